@@ -9,12 +9,9 @@ from hf_factuality.io.markdown import one_line
 from hf_factuality.spans import Label, LabeledSpan
 
 
-NOT_JUDGED = "not judged"
-
-
 def label_name(label: Label | None) -> str:
     """A label in words; a claim without one could not be judged."""
-    return NOT_JUDGED if label is None else label.value.replace("_", " ")
+    return "not judged" if label is None else label.value.replace("_", " ")
 
 
 def worst_claims(spans: Iterable[LabeledSpan]) -> list[LabeledSpan]:

@@ -9,11 +9,11 @@ from hf_factuality.evaluation.claim_lines import label_name, shortened, worst_cl
 from hf_factuality.evaluation.worst_answers import WorstSamples
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.report import ReportSample
+from hf_factuality.spans import Verification
 
 
 # GitHub takes a megabyte per step.
-_CLAIMS = 5
-_LIMIT = 300
+_TURNS, _CLAIMS, _LIMIT = 10, 5, 300
 
 
 def append_summary(
@@ -42,9 +42,17 @@ def append_summary(
         file.write("\n".join(lines).rstrip() + "\n\n")
 
 
+def _is_shown(completion: tuple[str, str, Verification]) -> bool:
+    """Whether an answer, or a turn, has something to show: a claim that is not supported, or why it was not judged."""
+    return bool(completion[2].error or worst_claims(completion[2].spans))
+
+
 def _answer(sample: ReportSample) -> Iterator[str]:
     yield f"**{escaped(shortened(sample.question, _LIMIT))}**"
-    for heading, text, found in sample.completions:
+    turns = list(filter(_is_shown, sample.completions))
+    if len(turns) > _TURNS:
+        yield f"- the first {_TURNS} of {len(turns)} turns with such claims:"
+    for heading, text, found in turns[:_TURNS]:
         yield f"- {escaped(shortened(heading, _LIMIT))}"
         claims = worst_claims(found.spans)
         for span in claims[:_CLAIMS]:

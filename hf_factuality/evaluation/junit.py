@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from hf_factuality.evaluation.claim_lines import claim_lines, shortened
-from hf_factuality.functional.scoring import count_claims
+from hf_factuality.evaluation.worst_answers import rank_answer
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.verifiers.service import JudgedRow
 
@@ -50,20 +50,12 @@ class JUnitCases:
 
     def _result(self, judged: JudgedRow) -> tuple[str | None, str]:
         """What became of an answer. What is not known is skipped: it is neither right nor wrong, and shown as such."""
-        found = judged.found
-        if judged.left_out == "empty":
-            return "skipped", "not judged: nothing in the scope"
-        if not found.judged:
-            return "skipped", f"not judged: {found.error or 'no sentence could be judged'}"
-        claims = count_claims([it.label for it in distinct_units(found.spans, judged.row.shown.completion)])
-        if claims.precision is None:
-            return "skipped", "declined" if judged.row.declines else "no claim"
-        said = f"precision {claims.precision:.2f}, {claims.supported} of {claims.judged} claims supported"
-        if claims.unjudged:
-            said += f", {claims.unjudged} claims not judged"
-        if self._least is not None and claims.precision < self._least:
+        rank, said = rank_answer(judged)
+        if rank > 1:  # which no precision is
+            return "skipped", said
+        if self._least is not None and rank < self._least:
             return "failure", f"{said}; at least {self._least:g} is asked for"
-        return ("skipped", said) if claims.unjudged else (None, said)
+        return ("skipped" if any(it.label is None for it in judged.found.spans) else None), said
 
     def write(self, path: Path, name: str, gates: Sequence[tuple[str, str]], failures: Sequence[str]) -> None:
         """Write the file. `gates` are thresholds and the score that each is of (`""`: what was not judged)."""

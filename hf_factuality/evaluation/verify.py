@@ -107,9 +107,8 @@ class AnswerShares:
 
     def __init__(self) -> None:
         self.scored = 0
-        self._units: list[
-            tuple[float, ...]
-        ] = []  # supported, judged, decided, sum of the answers' precisions, answers
+        # Claims supported, judged and decided, the sum of the answers' precisions, answers.
+        self._units: list[tuple[float, ...]] = []
         self._known: dict[tuple[float, ...], tuple[float, ...]] = {}
         self._seen = 0
         self._place: str | None = None  # of the conversation that was seen last
@@ -171,10 +170,11 @@ class Tally:
         """Count a row, which [`judge_rows`] has counted in the report."""
         self.not_judged += not judged.found.judged or judged.left_out == "empty"
         self.declined += judged.left_out is None and judged.row.declines
-        if judged.found.error is None:
-            spans = distinct_units(judged.found.spans, judged.row.shown.completion)
+        failed = judged.found.error is not None
+        spans = () if failed else distinct_units(judged.found.spans, judged.row.shown.completion)
+        self.shares.add(judged, spans)
+        if not failed:
             self.labels.update(span.label for span in spans)
-            self.shares.add(judged, spans)
             self.repeated += len(judged.found.spans) - len(spans)
             if self.guarantee:
                 self.kept.update(map(self.guarantee.keeps, spans))

@@ -51,11 +51,11 @@ def test_a_test_case_per_answer_and_per_threshold(tmp_path):
     found, suites = junit(tmp_path, [*rows, {"completion": None}], verifier=JUDGE, fail_under=0.6, max_not_judged=0.9)
     assert results(suites["answers"]) == [
         ("row 1: Q?", None, None),
-        ("row 2", "failure", "precision 0.50, 1 of 2 claims supported; at least 0.6 is asked for"),
-        ("row 3", "skipped", "precision 1.00, 1 of 1 claims supported, 1 claims not judged"),
+        ("row 2", "failure", "precision 0.50; at least 0.6 is asked for"),
+        ("row 3", "skipped", "precision 1.00, claims not judged: 1"),
         ("row 4", "skipped", "not judged: no sentence could be judged"),
         ("row 5", "skipped", "not judged: nothing in the scope"),
-        ("row 6", "failure", "precision 0.00, 0 of 2 claims supported; at least 0.6 is asked for"),
+        ("row 6", "failure", "precision 0.00; at least 0.6 is asked for"),
         ("row 7", "skipped", "no claim"),
         ("row 8", "skipped", "not judged: it asks"),
         ("row 9", "skipped", "not judged: no answer"),
@@ -156,6 +156,11 @@ def test_the_summary_stays_small(tmp_path):
     long = "x" * 1000
     rows = [{"completion": " ".join(f"{long}{n}[c]." for n in range(20)), "question": long} for _ in range(30)]
     assert len(summary(tmp_path, rows, verifier=JUDGE)) < 50_000
+    (tmp_path / "summary.md").unlink()
+    said = [{"role": "assistant", "content": "A[c]."}, {"role": "assistant", "content": "A."}]
+    talk = {"messages": [{"role": "tool", "content": "x"}, *said * 15]}
+    text = summary(tmp_path, [talk], verifier=JUDGE)
+    assert "the first 10 of 15 turns with such claims" in text and text.count("A\\[c\\]") == 10
 
 
 def test_the_command_appends_to_the_summary_of_the_step(tmp_path, monkeypatch, capsys):
