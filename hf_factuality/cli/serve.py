@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ def _serve(args: argparse.Namespace) -> int:
         "verifier", "verifier_tokens", "verifier_base_url", "host", "port", "allowed_hosts", "key_file", "mcp", "max_requests",
         "max_body_bytes", "max_rows", "max_passages", "max_characters", "max_claims", "request_timeout",
     )  # fmt: skip
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
 
     def started(address: str) -> None:
         print(f"hf-factuality: {args.verifier} answers at {address}", file=sys.stderr, flush=True)

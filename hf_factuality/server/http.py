@@ -344,6 +344,7 @@ class FactualityServer(uvicorn.Server):
             http=_Connection,
             ws="none",
             lifespan="on",
+            log_config=None,
             log_level="warning",
             access_log=False,
             proxy_headers=False,

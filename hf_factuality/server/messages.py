@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.service import VerificationRequest
@@ -44,7 +44,13 @@ def _whole(text: str) -> str:
     return text
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 Text = Annotated[str, AfterValidator(_whole)]
+Passages = Annotated[list[Text], BeforeValidator(_as_list, json_schema_input_type=str | list[str])]
+Id = Annotated[str | int | None, AfterValidator(lambda value: _whole(value) if isinstance(value, str) else value)]
 
 
 class RequestRow(BaseModel):
@@ -53,12 +59,12 @@ class RequestRow(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     completion: Text = Field(description="The text to check.")
-    evidence: Text | list[Text] = Field(default=[], description="One passage or several.")
+    evidence: Passages = Field(default=[], description="One passage or several.")
     question: Text | None = Field(default=None, description="What was asked.")
     scope: Literal["answer", "think", "completion"] = Field(
         default="answer", description="What is judged: the answer, the reasoning in think blocks, or all of it."
     )
-    id: Text | int | None = Field(default=None, description="Comes back with the result.")
+    id: Id = Field(default=None, description="Comes back with the result.")
 
 
 class RequestRows(BaseModel):
@@ -89,7 +95,7 @@ class VerificationAnswer(BaseModel):
     claims: list[SpanAnswer]
     abstained: bool
     error: str | None
-    unanswered: int = 0
+    unanswered: int
 
 
 class RowAnswer(BaseModel):
@@ -116,7 +122,7 @@ def read_request(body: bytes, limits: RequestLimits) -> list[RequestRow]:
     except UnicodeDecodeError as error:
         raise RefusedRequest(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     try:
-        found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        found = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_constant=_no_constant)
     except RecursionError:
         raise RefusedRequest(400, "the body is nested too deeply") from None
     except ValueError as error:
@@ -140,7 +146,7 @@ def check_size(rows: Sequence[RequestRow], limits: RequestLimits) -> None:
             length = len(getattr(row, name) or "")
             if length > limits.max_characters:
                 raise RefusedRequest(413, f"{where}{name} has {length} characters; at most {limits.max_characters}")
-        if not isinstance(row.evidence, str) and len(row.evidence) > limits.max_passages:
+        if len(row.evidence) > limits.max_passages:
             raise RefusedRequest(
                 413, f"{where}evidence has {len(row.evidence)} passages; at most {limits.max_passages}"
             )
@@ -164,6 +170,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _integer(digits: str) -> int:
+    if len(digits) > 100:
+        raise ValueError("a number has more than 100 digits")
+    return int(digits)
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
@@ -171,6 +183,9 @@ def _no_constant(name: str) -> None:
 def _first(error: ValidationError) -> str:
     """The first thing that is wrong, and where."""
     told = error.errors(include_url=False, include_input=False, include_context=False)
-    where = ".".join(str(part) for part in told[0]["loc"]).encode("utf-8", "replace").decode()[:_SHOWN]
+    place = [str(part) for part in told[0]["loc"]]
+    if place[-2:] == ["id", "str"]:
+        return f"{'.'.join(place[:-1])}: Input should be a string or an integer"
+    where = ".".join(place).encode("utf-8", "replace").decode()[:_SHOWN] or "the body"
     more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return f"{where or 'the body'}: {told[0]['msg']}{more}"
+    return f"{where}: {told[0]['msg'].removeprefix('Value error, ')}{more}"

@@ -209,6 +209,7 @@ def _row(judged: JudgedRow) -> dict[str, Any]:
             "spans": [*map(span, found.spans)],
             "claims": [*map(span, found.claims)],
             "error": told_error(found.error),
+            "unanswered": found.unanswered,
         },
         "declined": judged.left_out is None and judged.row.declines,
     }
