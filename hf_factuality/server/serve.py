@@ -175,4 +175,5 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise OSError(f"cannot listen at `host` {host}, `port` {port}: {error.strerror}") from None
+        why = os.strerror(error.errno) if error.errno else error
+        raise OSError(f"cannot listen at `host` {host}, `port` {port}: {why}") from None

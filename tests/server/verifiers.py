@@ -56,3 +56,13 @@ class Gated:
         self.sizes.append(len(inputs))
         assert self.gate.wait(60)
         return self.lexical.verify(inputs)
+
+
+class Slow:
+    """Takes a second."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        time.sleep(1.0)
+        return [Verification((LabeledSpan(0, len(it.completion), Label.SUPPORTED, 1.0),)) for it in inputs]
