@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.cli.shared import add_flag, whole_number
-from hf_factuality.server.serve import KEY_VARIABLE, TRANSPORTS
+from hf_factuality.server import KEY_VARIABLE, TRANSPORTS
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 

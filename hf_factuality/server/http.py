@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -31,7 +31,7 @@ from hf_factuality.server.messages import (
     read_request,
     to_judge,
 )
-from hf_factuality.server.queue import JudgingQueue
+from hf_factuality.server.queue import JudgedRequest, JudgingQueue
 from hf_factuality.server.tools import mcp_server
 
 
@@ -192,7 +192,7 @@ def make_app(
         if kind != "application/json":
             raise RefusedRequest(415, "the body must be application/json")
         rows = read_request(await request.body(), limits)
-        judged = await queue.judge(to_judge(rows))
+        judged = await _unless_gone(request, queue.judge(to_judge(rows)))
         return JSONResponse(judged.content, judged.status)
 
     async def health(request: Request) -> Response:
@@ -254,6 +254,19 @@ def make_app(
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Border(app, hosts, key, max_requests, limits.max_body_bytes)
+
+
+async def _unless_gone(request: Request, judging: Coroutine[Any, Any, JudgedRequest]) -> JudgedRequest:
+    """What is judged, unless the client closes the connection before: nobody would read it."""
+    task, gone = asyncio.ensure_future(judging), asyncio.ensure_future(request.receive())  # its body has been read
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RefusedRequest(400, "the client has gone")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
 
 
 def openapi_description() -> dict[str, Any]:

@@ -110,11 +110,12 @@ class JudgingQueue:
     def _next(self) -> None:
         if self._judged or not self._waiting:
             return
-        for worker in self.guard.hanging:
-            worker.end_call()
         if self.hangs:
             while self._waiting:
-                _fail(self._waiting.popleft(), RefusedRequest(503, "the verifier hangs; restart the server"))
+                _fail(
+                    self._waiting.popleft(),
+                    RefusedRequest(503, "the verifier has not returned from earlier requests", 10),
+                )
             return
         batch = [self._waiting.popleft()]
         count, size = len(batch[0].rows), batch[0].size
@@ -141,6 +142,8 @@ class JudgingQueue:
                 _fail(job, outcome)
             elif not job.answer.done():
                 job.answer.set_result(outcome)
+        for worker in self.guard.hanging:
+            worker.end_call()
         self._judged = []
         self._next()
 

@@ -17,13 +17,11 @@ from typing import Any
 from hf_factuality.evaluation._shared import check_at_least_one, check_choices
 from hf_factuality.hub.results import public
 from hf_factuality.io.signals import on_signals
+from hf_factuality.server import KEY_VARIABLE, TRANSPORTS
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
 
 
-KEY_VARIABLE = "HF_FACTUALITY_SERVER_KEY"
-"""Environment variable with the key that clients must send."""
-TRANSPORTS = ("http", "stdio", "off")
 _SHORTEST_KEY = 16
 
 

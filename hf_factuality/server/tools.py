@@ -23,7 +23,8 @@ _WHAT = (
 
 def mcp_server(queue: JudgingQueue, limits: RequestLimits) -> MCPServer:
     """The MCP server, with its tool."""
-    server: MCPServer = MCPServer("hf_factuality", version=__version__, log_level="WARNING")
+    # Nothing here changes, so there is nothing to subscribe to, and no stream that stays open.
+    server: MCPServer = MCPServer("hf_factuality", version=__version__, log_level="WARNING", subscriptions=False)
 
     @server.tool(description=_WHAT, annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
     async def verify_text(

@@ -210,6 +210,22 @@ def test_more_requests_than_may_wait_are_refused_at_once():
         assert [done.result()[0] for done in taken] == [200] * 3
 
 
+def test_what_nobody_waits_for_is_not_judged():
+    gated = Gated()
+    with running(gated) as server, ThreadPoolExecutor(1) as clients:
+        first = clients.submit(verify, server.address, ROW)
+        while not gated.entered:
+            time.sleep(0.01)
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                verify(server.address, ROW, timeout=0.1)
+        while server.queue._waiting:
+            time.sleep(0.01)
+        gated.gate.set()
+        assert first.result()[0] == 200 and verify(server.address, ROW)[0] == 200
+    assert gated.sizes == [1, 1]
+
+
 def test_requests_in_flight_are_answered_when_the_server_ends():
     gated = Gated()
     with running(gated) as server, ThreadPoolExecutor(4) as clients:

@@ -12,7 +12,8 @@ import pytest
 
 import hf_factuality
 from hf_factuality.cli import main
-from hf_factuality.server.serve import KEY_VARIABLE, read_server_key
+from hf_factuality.server import KEY_VARIABLE
+from hf_factuality.server.serve import read_server_key
 
 
 @pytest.fixture(autouse=True)
