@@ -67,7 +67,8 @@ def request_of(hook):
 def ask_server(address, request, seconds):
     key = os.environ.get("HF_FACTUALITY_SERVER_KEY")
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    sent = urllib.request.Request(f"{address.rstrip('/')}/v1/verify", json.dumps(request).encode(), headers)
+    body = json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")  # a model may write half surrogates
+    sent = urllib.request.Request(f"{address.rstrip('/')}/v1/verify", body, headers)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(sent, timeout=seconds) as answer:
         return json.load(answer)["rows"][0]["verification"]["spans"]

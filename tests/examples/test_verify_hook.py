@@ -83,6 +83,17 @@ def test_the_result_of_the_tool_that_has_just_run(server, tmp_path):
         assert WRONG in decision["hookSpecificOutput"]["additionalContext"]
 
 
+def test_texts_that_are_long_or_half_a_character(server, tmp_path):
+    results = ["乌尔姆" * 5000] * 40 + ["\ud800\n" + READ]
+    path = transcript(tmp_path / "t.jsonl", WRONG + " \udfff", *results)
+    assert ask(server, {"hook_event_name": "Stop", "transcript_path": path})["decision"] == "block"
+    answer = WRONG + " \ud800"
+    assert (
+        ask(server, {"hook_event_name": "Stop", "transcript_path": path, "last_assistant_message": answer})["decision"]
+        == "block"
+    )
+
+
 def test_the_generic_form(server):
     assert ask(server, {"completion": RIGHT, "evidence": [READ]}) == {"decision": "allow"}
     assert ask(server, {"completion": WRONG, "evidence": READ})["decision"] == "block"
