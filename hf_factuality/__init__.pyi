@@ -21,6 +21,7 @@ from hf_factuality.evaluation.verify import verify as verify
 from hf_factuality.functional import flip_advantages as flip_advantages
 from hf_factuality.hub.push import push as push
 from hf_factuality.methods import FDPOConfig as FDPOConfig, FDPOTrainer as FDPOTrainer
+from hf_factuality.server.serve import serve as serve
 from hf_factuality.spans import (
     Label as Label,
     LabeledSpan as LabeledSpan,

@@ -30,6 +30,7 @@ LAYERS = [
     {"trainers"},
     {"methods"},
     {"evaluation", "demos"},
+    {"server"},
     {"cli", "pytest_plugin"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
