@@ -232,27 +232,29 @@ class AnswerSource:
             if not isinstance(row, dict):
                 raise _lacks(place, "no text", self._names.completion, row, "`completion_column`")
             self._counts.rows += 1
-            transcript = self._transcript(row, place)
             if self._evidence is None:
                 more = f", row {number}" if self._answers.unit == "line" else ""
                 passages = _passages(row.get(self._column), f"{place}{more}")
             else:
                 offset = self._offsets.get(self._key(row, place, number))
                 passages = () if offset is None else _passages(self._evidence.at(offset)[self._column], place)
+            transcript = self._transcript(row, place, bool(passages))
             if transcript is not None:
                 yield from self._turns(transcript, where, passages, row)
                 continue
             text, question = self._exchange(row, place)
             yield AnswerRow(where, VerifierInput(text or "", question, passages, row), text is None)
 
-    def _transcript(self, row: dict[str, Any], place: str) -> Transcript | None:
+    def _transcript(self, row: dict[str, Any], place: str, has_evidence: bool) -> Transcript | None:
         """The conversation with tools that a row holds; `None` if it holds an answer, or a chat without tools."""
         if self._names.completion in row or "messages" not in row:
             return None
         value = json_list(row["messages"])
         if is_missing(value) or value == []:
             return None
-        return read_transcript(value, place, json_list(row.get("documents")), sample="epoch" in row)
+        # Beside evidence, documents may be anything.
+        documents = None if has_evidence or self._column == "documents" else json_list(row.get("documents"))
+        return read_transcript(value, place, documents, sample="epoch" in row)
 
     def _turns(
         self, transcript: Transcript, where: str, passages: tuple[str, ...], row: dict[str, Any]

@@ -136,6 +136,22 @@ def test_rows_of_other_kinds_beside_them_are_read_as_before(tmp_path):
     assert (found.summary["missing"], found.summary["not_judged"], found.summary["completions"]) == (1, 2, 6)
 
 
+def test_documents_count_where_the_row_has_no_other_evidence():
+    """A plain chat with a column of evidence stays one, whatever its documents are."""
+    document = {"title": "Bern", "text": "Bern is in Switzerland."}
+    found = hf_factuality.verify([{"messages": PLAIN, "documents": [document]}])
+    assert found.precision == 1.0 and found.rows[0].turn.passages[0].source == "documents[0]"
+    for row in (
+        {"evidence": "Bern is in Switzerland.", "documents": [{"id": 3}]},
+        {"documents": ["Bern is in Switzerland."]},
+    ):
+        options = {} if "evidence" in row else {"evidence": "documents"}
+        (judged,) = hf_factuality.verify([{"messages": PLAIN, **row}], **options).rows
+        assert judged.turn is None and judged.verification.spans[0].label is Label.SUPPORTED
+    with pytest.raises(DataError, match=r"row 1, documents\[0\] has no text"):
+        hf_factuality.verify([{"messages": PLAIN, "documents": [{"id": 3}]}])
+
+
 def test_evidence_of_a_second_file_joins_the_turns(tmp_path):
     talks = write_rows(tmp_path / "a.jsonl", [{"id": "x", "messages": TALK}, {"id": "y", "messages": TALK}])
     evidence = write_rows(tmp_path / "b.jsonl", [{"id": "y", "evidence": ["Ulm lies on the Danube."]}])
@@ -219,3 +235,11 @@ def test_claims_of_a_conversation_are_drawn_together():
     rows.append({"completion": "Ulm lies on the Rhine.", "evidence": "Ulm lies on the Danube."})
     apart = hf_factuality.verify(rows * 10).summary["intervals"]["precision"]
     assert apart["low"] < 0.35 and apart["high"] > 0.65
+
+
+def test_the_page_runs_and_says_what_comes_out():
+    page = (FOLDER.parents[2] / "docs" / "transcripts.md").read_text(encoding="utf-8")
+    code, names = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {}
+    exec(code, names)  # noqa: S102
+    shown = re.findall(r"^(\S+)  # (.*)$", code, re.MULTILINE)
+    assert [eval(expression, names) == eval(value) for expression, value in shown] == [True] * 3  # noqa: S307
