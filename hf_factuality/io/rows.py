@@ -84,8 +84,8 @@ def file_kind(path: str | Path, any_name: bool = False) -> str:
 def read_rows(path: str | Path, strict: bool = False, any_name: bool = False) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers: lines counted from 1 in JSON Lines and tables, else rows counted from 0.
 
-    The file ends in one of [`SUFFIXES`], or see [`file_kind`]. A `.json` file may hold one list or one object, read whole, or
-    lines; the rows of a log of Inspect are its samples. For `strict` see [`read_lines`]. A table is CSV or TSV with a header: its cells are texts ([`Cell`]), empty ones `None`. NaN is
+    The file ends in one of [`SUFFIXES`], or see [`file_kind`]. A `.json` file may hold one list or one conversation, read whole,
+    or lines; the rows of a log of Inspect are its samples. For `strict` see [`read_lines`]. A table is CSV or TSV with a header: its cells are texts ([`Cell`]), empty ones `None`. NaN is
     `None` too. `DataError` says what is wrong, `OSError` that it cannot be read.
     """
     path = Path(path)
@@ -124,7 +124,7 @@ def _is_log(value: Any) -> bool:
 
 
 def _is_object(file: BinaryIO) -> bool:
-    """Whether a file that begins with a brace holds one object over several lines, or a log, and not an object per line."""
+    """Whether a file that begins with a brace holds a log, or one conversation over several lines, and not an object per line."""
     file.seek(0)
     line = next(line for line in file if line.removeprefix(_MARK).strip())
     try:
@@ -133,7 +133,8 @@ def _is_object(file: BinaryIO) -> bool:
         pass
     file.seek(0)
     try:
-        return isinstance(json.loads(file.read().removeprefix(_MARK)), dict)
+        value = json.loads(file.read().removeprefix(_MARK))
+        return _is_log(value) or isinstance(value, dict) and isinstance(value.get("messages"), list)
     except (ValueError, RecursionError):
         return False  # whose line is wrong is said when the lines are read
 

@@ -67,19 +67,20 @@ def test_a_log_is_read_by_its_samples(tmp_path):
         list(read_rows(tmp_path / "a.eval", any_name=True))
 
 
-def test_one_object_over_several_lines_is_a_row(tmp_path):
+def test_one_conversation_over_several_lines_is_a_row(tmp_path):
     path = tmp_path / "a.json"
     for text, rows in (
-        ('{\n "a": 1\n}', [(0, {"a": 1})]),
+        ('{\n "messages": [],\n "a": 1\n}', [(0, {"messages": [], "a": 1})]),
         ('{"a": 1}\n{"a": 2}', [(1, {"a": 1}), (2, {"a": 2})]),
         ('{"samples": [1], "a": 1}', [(1, {"samples": [1], "a": 1})]),
-        ('\ufeff\n{"a":\n1}', [(0, {"a": 1})]),
+        ('\ufeff\n{"messages":\n[]}', [(0, {"messages": []})]),
     ):
         path.write_text(text, encoding="utf-8")
         assert list(read_rows(path)) == rows
-    path.write_text('{"a": 1,\n"b"}', encoding="utf-8")
-    with pytest.raises(DataError, match="line 1 is not JSON"):
-        list(read_rows(path))
+    for text in ('{"a": 1,\n"b"}', '{\n"a": 1}', '{\n"messages": 1}'):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match="line 1 is not JSON"):
+            list(read_rows(path))
 
 
 @pytest.mark.parametrize(
