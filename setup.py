@@ -83,9 +83,13 @@ setup(
         "trl>=1.16,<1.17",
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["hf-factuality = hf_factuality.cli:main"]},
+    entry_points={
+        "console_scripts": ["hf-factuality = hf_factuality.cli:main"],
+        "pytest11": ["hf_factuality = hf_factuality.pytest_plugin"],
+    },
     classifiers=[
         "Development Status :: 3 - Alpha",
+        "Framework :: Pytest",
         "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",
