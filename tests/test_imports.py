@@ -30,8 +30,8 @@ LAYERS = [
     {"trainers"},
     {"methods"},
     {"evaluation"},
-    {"demos"},
-    {"cli"},
+    {"demos", "server"},
+    {"cli", "pytest_plugin"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
