@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape as escape_html
 from itertools import repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.io.transcripts import SourcedPassage
@@ -72,30 +73,38 @@ class ReportSample:
     sources: Sequence[tuple[int, Sequence[SourcedPassage]]] = ()
 
 
-def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], samples: Sequence[ReportSample]) -> str:
+def render_report(
+    title: str,
+    note: str,
+    table: Sequence[Mapping[str, Any]],
+    samples: Sequence[ReportSample],
+    meanings: Mapping[Label, str] = MappingProxyType({}),
+) -> str:
     """The page as a string: no script, nothing loaded from elsewhere, every text escaped.
 
-    `note` says what was measured, the rows of `table` have the same keys. Raises `SpanError` if a span lies outside its
+    `note` says what was measured, the rows of `table` have the same keys. `meanings` are what the legend says of labels that
+    mean something else here, such as a right answer, and are all that it shows. Raises `SpanError` if a span lies outside its
     completion.
     """
     header = "".join(f"<th>{escape(str(name))}</th>" for name in (table[0] if table else ()))
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
-    kinds = [*_KINDS.values(), *([_DROPPED] if any(sample.dropped for sample in samples) else [])]
+    shown = [(_KINDS[label][0], text) for label, text in meanings.items()]
+    kinds = [*(shown or _KINDS.values()), *([_DROPPED] if any(sample.dropped for sample in samples) else [])]
     legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in kinds)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f"<p>{escape(note)}</p><table><tr>{header}</tr>{rows}</table>"
         f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>'
-        f"{''.join(map(_section, samples))}</body></html>\n"
+        f"{''.join(_section(sample, meanings) for sample in samples)}</body></html>\n"
     )
 
 
-def _section(sample: ReportSample) -> str:
+def _section(sample: ReportSample, meanings: Mapping[Label, str]) -> str:
     right = "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
     judged_by = map(_sources, sample.sources) if sample.sources else repeat("")
     shown = "".join(
-        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, sample.dropped)}</div>{by}</div>'
+        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, sample.dropped, meanings)}</div>{by}</div>'
         for (heading, text, verification), by in zip(sample.completions, judged_by, strict=False)
     )
     kind = "turns" if sample.sources else "pair"
@@ -126,7 +135,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]} … ({len(text) - _CHARACTERS} characters more)"
 
 
-def paint(completion: str, verification: Verification, dropped: Collection[LabeledSpan] = ()) -> str:
+def paint(
+    completion: str,
+    verification: Verification,
+    dropped: Collection[LabeledSpan] = (),
+    meanings: Mapping[Label, str] = MappingProxyType({}),
+) -> str:
     """A completion as HTML, escaped, with its spans and the citations of its answer marked, those of `dropped` struck through;
     where spans overlap, the earlier one keeps the characters."""
     verification.validate(completion)
@@ -137,6 +151,7 @@ def paint(completion: str, verification: Verification, dropped: Collection[Label
         if start >= span.end:
             continue
         kind, meaning = _KINDS[span.label]
+        meaning = meaning if span.label is None else meanings.get(span.label, meaning)
         if span in dropped:
             kind, meaning = f"{kind} {_DROPPED[0]}", f"{meaning}; {_DROPPED[1]}"
         hover = meaning + (f": {span.evidence}" if span.evidence else "")

@@ -42,6 +42,7 @@ REFUSAL = "I don't know."
 _DOMAINS = {"test": "other subjects", "other_relation": "other relations"}
 _OUTCOMES = {"correct": "right answers", "wrong": "wrong answers", "refused": "declined"}
 _BETTER = {"correct": True, "wrong": False, "refused": None}
+_MEANINGS = {Label.SUPPORTED: "right", Label.CONTRADICTED: "wrong", Label.NO_FACT: "declined"}
 _LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
 
 
@@ -199,7 +200,7 @@ class RealModelDemo:
             f"Answers of {Path(self.model_dir).name} to questions for facts of Wikidata about subjects that it was not trained on, "
             "greedy. Right: the gold answer stands in it. Declined: it says that it does not know."
         )
-        page = write_report(self.folder / "report.html", "Before and after training", note, table, shown)
+        page = write_report(self.folder / "report.html", "Before and after training", note, table, shown, _MEANINGS)
         print(
             f"\n{format_table(table)}\n\n{note}\n{examples(rows, self._texts('before'), self._texts('after'), before, after)}"
         )

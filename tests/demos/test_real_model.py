@@ -106,7 +106,9 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     shown = capsys.readouterr().out
     for group, n in (("all", 5), ("other subjects", 3), ("other relations", 2)):
         assert [line.split()[-1] for line in shown.splitlines() if line.startswith(f"{group}  ")] == [str(n)] * 3
-    assert "the gold answer is e" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "the gold answer is e" in page and '<mark class="supported">right</mark>' in page
+    assert "by the evidence" not in page
     for name in ("before", "after"):
         found = load_results(out / f"results-{name}.json")["results"]
         assert {entry["metric"] for entry in found} == {"abstention", "correct", "wrong", "refused"}
