@@ -33,6 +33,8 @@ EXTRAS = {
     "completion": COMPLETION,
     "serving": SERVING,
     "test": TEST,
+    "inspect": ["inspect_ai>=0.3.285,<0.4"],  # wants older fsspec and python-dateutil than constraints.txt
+    "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
@@ -79,7 +81,10 @@ setup(
         "trl>=1.16,<1.17",
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["hf-factuality = hf_factuality.cli:main"]},
+    entry_points={
+        "console_scripts": ["hf-factuality = hf_factuality.cli:main"],
+        "inspect_ai": ["hf_factuality = hf_factuality.inspect_eval.tasks"],
+    },
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",
