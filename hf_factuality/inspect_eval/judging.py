@@ -65,6 +65,9 @@ class AnswerJudging:
         args, self.task = plan_task({"dataset": dataset, **given})
         self._stack = ExitStack()
         load_judges(args, self.task, self._stack)
+        self.unscored: dict[str, dict[Any, tuple[dict[str, Any], dict[str, Any]]]] = {}
+        """By run and sample, item and answer of what has no score. Inspect shows metrics the other samples only, but these count
+        too: an answer whose judgement failed has made claims, and is one of the answers of a share."""
         self._known: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, tuple[BenchmarkItem, str]] = {}
         self._asking = threading.Lock()
@@ -103,14 +106,17 @@ class AnswerJudging:
     ) -> tuple[float | None, dict[str, Any]]:
         """Value and result of a metric; `known` holds per item what is known of each answer, `options` are the metric's."""
         several = max((len(samples) for samples in known), default=1)
-        sampling = self.task.generation and replace(self.task.generation, num_samples=several)
+        sampling = self.task.generation
+        if sampling is not None:  # that several answers can differ is known: they are here
+            sampling = replace(sampling, num_samples=several, temperature=sampling.temperature or 1.0)
         arguments = {**self.task.metric_args, metric: {**self.task.metric_args.get(metric, {}), **options}}
         task = replace(self.task, items=items, generation=sampling, metric_args=arguments)
         answers = TaskAnswers(task, [{"completions": list(samples)} for samples in known])
         if metric == LONG_FORM:
             axes = long_form_axes(list(answer_axes(answers)))
             reasons = {"missing": len(items) - axes["n"]}
-            return axes["correct"], {"parts": axes, "confidence_interval": None, "left_out": {"responses": reasons}}
+            result = {"parts": axes, "confidence_interval": None, "left_out": {"responses": reasons}}
+            return axes["correct"], {**result, "scores": [axes["correct"]]}
         found = score(metric, answers)
         return found["value"], found
 

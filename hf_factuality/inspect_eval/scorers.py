@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+from uuid import uuid4
 
 from anyio.to_thread import run_sync
 from inspect_ai.model import ModelOutput
@@ -22,7 +23,7 @@ from hf_factuality.evaluation.own_file import NAME, own_item
 from hf_factuality.evaluation.plan import GRADED_METRICS
 from hf_factuality.evaluation.verification import JUDGE_TOKENS, found_in
 from hf_factuality.functional.credit import judged_units
-from hf_factuality.inspect_eval.judging import LONG_FORM, AnswerJudging, shared_judging
+from hf_factuality.inspect_eval.judging import LONG_FORM, shared_judging
 from hf_factuality.io.markdown import escaped
 from hf_factuality.io.messages import completion_text
 from hf_factuality.metrics._registry import CLAIM_METRICS
@@ -93,10 +94,11 @@ def result() -> Metric:
             return {}
         by = scores[0].score.metadata["scored_by"]
         judging, name = shared_judging(by["arguments"]), by["metric"]
-        pairs = [(it.score.metadata["item"], it.score.metadata["answer"]) for it in scores]
+        rows = [(it.sample_id, it.score.metadata["item"], it.score.metadata["answer"]) for it in scores]
+        rows += [(sample, *pair) for (sample, _), pair in judging.unscored.get(by["run"], {}).items()]
         groups: dict[Any, list[tuple[Any, Any]]] = {}
-        for number, (it, pair) in enumerate(zip(scores, pairs, strict=True)):
-            groups.setdefault(it.sample_id if name == "accuracy" else number, []).append(pair)
+        for number, (sample, *pair) in enumerate(rows):
+            groups.setdefault(sample if name == "accuracy" else number, []).append(pair)
         items = [_item_of(group[0][0]) for group in groups.values()]
         value, found = judging.measure(name, items, [[known for _, known in it] for it in groups.values()])
         interval = found["confidence_interval"] or {}
@@ -107,31 +109,37 @@ def result() -> Metric:
     return compute
 
 
-async def _score(name: str, judging: AnswerJudging, arguments: str, state: TaskState, target: Target) -> Score:
+async def _score(name: str, arguments: str, run: str, state: TaskState, target: Target) -> Score:
+    judging, run = shared_judging(arguments), f"{run} {state.model}"
     item, known = _item(state, target), _answer(state.output)
     if known:
         known |= await run_sync(judging.judge, item, known["text"])
     known = {key: known[key] for key in _KEPT if key in known}
-    value, found = judging.measure(
-        name, [item], [[known]], **({} if name in ("accuracy", LONG_FORM) else {"resamples": 0})
-    )
+    options = {} if name in ("accuracy", LONG_FORM) else {"resamples": 0}
+    _, found = judging.measure(name, [item], [[known]], **options)
+    value = found["scores"][0]
     final, outcome = judging.outcome(item, known)
     verification = found_in(known)
     failed = bool(known) and verification is not None and verification.error is not None
     reasons = [reason for reason, count in found["left_out"]["responses"].items() if count]
+    if "no_k" in reasons:
+        value = 0.0  # the only answer states nothing, so that there is no K; among others it has an F1 of 0
     common: dict[str, Any] = {
         "answer": final,
         "explanation": _explained(known.get("text"), verification, outcome),
         "metadata": {
             "answer": known,
             "item": item_row(item),
-            "scored_by": {"metric": name, "arguments": arguments},
+            "scored_by": {"metric": name, "arguments": arguments, "run": run},
         },
     }
+    unscored = judging.unscored.setdefault(run, {})
+    unscored.pop((state.sample_id, state.epoch), None)
     if reasons and reasons[0] in _DECLINED:
         return Score(value=NOANSWER, reason="refusal" if reasons[0] == "abstained" else reasons[0], **common)
     if value is None or failed:
         why = "no_response" if not known else "grader_failed" if failed or "unjudged" in reasons else "scoring_failed"
+        unscored[state.sample_id, state.epoch] = (common["metadata"]["item"], known)
         return Score.unscored(reason=why, **common)
     return Score(value=value, **common)
 
@@ -176,10 +184,11 @@ def _register(name: str) -> Any:
         given = dict(locals())
         del given["name"]  # of the closure
         arguments = arguments_of(name, given)
-        judging = shared_judging(arguments)
+        shared_judging(arguments)  # what cannot work is said now
+        run = uuid4().hex
 
         async def score(state: TaskState, target: Target) -> Score:
-            return await _score(name, judging, arguments, state, target)
+            return await _score(name, arguments, run, state, target)
 
         return score
 
