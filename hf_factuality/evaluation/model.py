@@ -245,6 +245,9 @@ def _measure(
         "generation": how,
         "created": now(),
     }
+    if whole and task.benchmark.repo_id:
+        known = {"id": task.benchmark.repo_id, "config": task.benchmark.config, "split": task.benchmark.split}
+        common["leaderboard"] = known
     entries = []
     for name, result in found.items():
         verified = task.verifier and name in task.judged_metrics and not (name == "halluqa" and task.judge)
