@@ -21,6 +21,7 @@ class PaintedCompletions(TrainerCallback):
 
     def __init__(self, judged: Callable[[], Sequence[JudgedRow]]):
         self._judged = judged
+        self._last: int | None = None  # step; the summary of a training is logged at that of the last batch
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not (state.is_world_process_zero and args.log_completions and "trackio" in (args.report_to or ())):
@@ -28,7 +29,8 @@ class PaintedCompletions(TrainerCallback):
         import trackio
 
         rows = list(self._judged())[:SHOWN]
-        if rows and trackio.context_vars.current_run.get() is not None:
+        if rows and state.global_step != self._last and trackio.context_vars.current_run.get() is not None:
+            self._last = state.global_step
             page = painted_page(rows, state.global_step)
             traces = [trackio.Trace(**painted_trace(row)) for row in rows]
             trackio.log({"painted": trackio.Html(page, inject=False), "judged": traces}, step=state.global_step)
