@@ -80,6 +80,9 @@ def data(tmp_path) -> dict[str, Path]:
     return {
         "biographies": tmp_path / "people.txt",
         "longfact": rows("longfact-objects_people.jsonl", lambda _, name: {"prompt": f"Tell me about {name}."}),
+        "gsm8k": rows(
+            "gsm8k.jsonl", lambda number, name: {"question": f"Prizes of {name}?", "answer": f"#### {number}"}
+        ),
         "simpleqa": rows("simpleqa.jsonl", lambda _, name: {"problem": f"Where was {name} born?", "answer": "Warsaw"}),
         "abstentionbench": rows(
             "unknown.jsonl",
@@ -117,13 +120,15 @@ CASES = {
     "longfact": ("longfact", {"verifier": VERIFIER}, ("safe", "veriscore")),
     "simpleqa": ("simpleqa", {"match": "contained"}, ("abstention",)),
     "abstention": ("abstentionbench", {"match": "contained"}, ("abstention",)),
+    "benchmark": ("gsm8k", {}, ("accuracy",)),
 }
 
 
 @pytest.mark.parametrize("task", CASES)
 def test_scores_are_those_of_evaluate(task, model, data, tmp_path):
     benchmark, who, metrics = CASES[task]
-    log = run(TASKS[task](data_files=str(data[benchmark]), **who), model, tmp_path)
+    named = {"benchmark": benchmark} if task == "benchmark" else {}
+    log = run(TASKS[task](data_files=str(data[benchmark]), **named, **who), model, tmp_path)
     assert [it.name for it in log.results.scores] == list(metrics)
     found = hf_factuality.evaluate(
         benchmark=benchmark,
