@@ -35,7 +35,7 @@ _UNREAD = "not read"  # stands for a dataset where only answers are judged
 def plan_task(given: Mapping[str, Any]) -> tuple[Arguments, Task]:
     """The arguments of `evaluate` for one benchmark, checked, and its task; nothing is read or written."""
     args = read_arguments({**given, "model": "inspect", "out": None})
-    (task,) = make_plan(replace(args, out=None)).tasks
+    (task,) = make_plan(args).tasks
     return args, task
 
 
@@ -86,6 +86,7 @@ class AnswerJudging:
         self._waiting[key] = (item, text)
         with self._asking:
             if key not in self._known:
+                self._waiting.setdefault(key, (item, text))  # a call for the same answer may have taken it, and failed
                 waiting, self._waiting = self._waiting, {}
                 self._known |= self._judge(waiting)
             found = self._known[key]

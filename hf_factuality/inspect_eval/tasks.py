@@ -54,12 +54,12 @@ def _on_hf() -> bool:
 
 
 def _config(sampling: SamplingConfig) -> GenerateConfig:
+    """How the benchmark samples; without a seed, since Inspect would send the same for every sample and epoch."""
     drawn = sampling.temperature > 0
     return GenerateConfig(
         max_tokens=sampling.max_new_tokens,
         temperature=_GREEDY_HF if not drawn and _on_hf() else sampling.temperature,
         top_p=sampling.top_p if drawn and sampling.top_p < 1 else None,
-        seed=sampling.seed if drawn else None,
         stop_seqs=list(sampling.stop) or None,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from inspect_ai.dataset import Sample
 from inspect_ai.model import get_model
 
 import hf_factuality
+from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
-from hf_factuality.inspect_eval.scorers import SCORERS
+from hf_factuality.inspect_eval import tasks
+from hf_factuality.inspect_eval.judging import AnswerJudging
+from hf_factuality.inspect_eval.scorers import SCORERS, arguments_of
 from hf_factuality.inspect_eval.tasks import TASKS
 from hf_factuality.retrieval import KnowledgeBase
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -233,6 +237,41 @@ def test_epochs_are_samples_of_accuracy(tmp_path):
         task = TASKS["benchmark"](benchmark="file", data_files=str(questions))
         _, measured = values(run(task, model, tmp_path, epochs=4), "accuracy")
     assert measured["accuracy"] == 0.5 and measured["samples"] == 4
+
+
+class Once:
+    """Fails, and counts the rows that it was shown."""
+
+    requires_evidence, shown = False, 0
+
+    def verify(self, inputs):
+        type(self).shown += len(inputs)
+        return [Verification(error="down")] * len(inputs)
+
+
+def test_two_calls_for_one_answer_that_fails_and_a_third_that_is_known():
+    """Epochs may ask for the same answer at once; what failed is asked again, what is known is not."""
+    given = json.loads(arguments_of("factscore", {"benchmark": "file", "metrics": None, "suite": None}))
+    failing, item = AnswerJudging({**given, "verifier": f"{__name__}:Once"}), BenchmarkItem("1", (), "Who?")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: failing.judge(item, "She was born."), range(4)))
+    assert [it["verification"]["error"] for it in found] == ["down"] * 4 and 1 <= Once.shown <= 4
+    judging = AnswerJudging({**given, "verifier": VERIFIER})
+    first, again = (judging.judge(item, "Born in Warsaw.") for _ in range(2))
+    assert first is again and first["verification"]["spans"][0]["label"] == "supported"
+
+
+def test_sampling_is_the_benchmarks_and_has_no_seed_that_would_repeat(data):
+    task = TASKS["benchmark"](benchmark="gsm8k", data_files=str(data["gsm8k"]))
+    assert (task.config.temperature, task.config.top_p, task.config.max_tokens) == (1.0, 0.9, 4096)
+    assert task.config.seed is None
+    greedy = TASKS["simpleqa"](data_files=str(data["simpleqa"]), match="contained")
+    assert (greedy.config.temperature, greedy.config.top_p) == (0.0, None)
+
+
+def test_the_entry_point_is_declared():
+    setup = (Path(__file__).resolve().parents[2] / "setup.py").read_text(encoding="utf-8")
+    assert f'"hf_factuality = {tasks.__name__}"' in setup
 
 
 @pytest.mark.parametrize(
