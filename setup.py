@@ -11,6 +11,8 @@ ROOT = Path(__file__).parent
 WHEELS = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "aarch64", "arm64", "ARM64"))
 MATH = ["math-verify>=0.9,<1"]
 SERVING = ["transformers[serving]>=5.17,<6"]
+# The HTTP server is uvicorn's, with a class of its h11 protocol beneath ours; MCP is that of the official library.
+SERVE = ["mcp>=2.3,<3", "starlette>=1.10,<2", "uvicorn>=0.54,<1", "h11>=0.16,<1"]
 COMPLETION = ["argcomplete>=3.5,<4"]
 TEST = [
     "hypothesis>=6.100",
@@ -22,6 +24,7 @@ TEST = [
     *COMPLETION,
     *MATH,
     *SERVING,
+    *SERVE,
 ]
 EXTRAS = {
     "peft": ["peft>=0.18"],
@@ -32,6 +35,7 @@ EXTRAS = {
     "math": MATH,
     "completion": COMPLETION,
     "serving": SERVING,
+    "serve": SERVE,
     "test": TEST,
     "inspect": ["inspect_ai>=0.3.285,<0.4"],  # wants older fsspec and python-dateutil than constraints.txt
     "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
@@ -84,9 +88,11 @@ setup(
     entry_points={
         "console_scripts": ["hf-factuality = hf_factuality.cli:main"],
         "inspect_ai": ["hf_factuality = hf_factuality.inspect_eval.tasks"],
+        "pytest11": ["hf_factuality = hf_factuality.pytest_plugin"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",
+        "Framework :: Pytest",
         "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",

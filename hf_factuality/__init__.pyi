@@ -14,12 +14,14 @@ from hf_factuality.methods.process_reward.data import build_process_labels as bu
 from hf_factuality.methods.rag_reward.data import build_rag_preferences as build_rag_preferences
 from hf_factuality.methods.self_correction.data import build_corrections as build_corrections
 from hf_factuality.evaluation.agreement import AgreementResult as AgreementResult, agree as agree
+from hf_factuality.evaluation.assertions import assert_supported as assert_supported
 from hf_factuality.evaluation.comparison import Comparison as Comparison, compare as compare
 from hf_factuality.evaluation.evaluate import evaluate as evaluate
 from hf_factuality.evaluation.verify import verify as verify
 from hf_factuality.functional import flip_advantages as flip_advantages
 from hf_factuality.hub.push import push as push
 from hf_factuality.methods import FDPOConfig as FDPOConfig, FDPOTrainer as FDPOTrainer
+from hf_factuality.server.serve import serve as serve
 from hf_factuality.spans import (
     Label as Label,
     LabeledSpan as LabeledSpan,

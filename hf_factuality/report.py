@@ -6,14 +6,18 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.io.transcripts import SourcedPassage
 from hf_factuality.reading.completion import read
 from hf_factuality.reading.statements import Citation
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
+# What of a turn's passages is on the page: results of tools may be of any size.
+_NAMED, _PASSAGES, _CHARACTERS = 5, 50, 2000
 # Class name and what the legend says.
 _KINDS = {
     Label.SUPPORTED: ("supported", "supported by the evidence"),
@@ -31,7 +35,8 @@ body { font: 16px/1.6 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto
   color: #1a1a1a; background: #fff; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .9rem .3rem 0; text-align: left;
   border-bottom: 1px solid #ccc; font-variant-numeric: tabular-nums; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; } .text, .by li { white-space: pre-wrap; overflow-wrap: anywhere; }
+.turns > div { border-left: 3px solid #ccc; padding-left: .8rem; margin: .8rem 0; } .by { font-size: .85rem; color: #555; margin: .3rem 0; }
 section { border-top: 1px solid #ccc; padding: .5rem 0 1rem; } h3 { margin: .5rem 0; font-size: 1rem; }
 h4 { margin: .3rem 0; font-size: .85rem; color: #555; font-weight: 600; }
 mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background: none; }
@@ -41,7 +46,7 @@ mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background:
 .legend mark { margin-right: .8rem; white-space: nowrap; }
 @media (max-width: 50rem) { .pair { grid-template-columns: 1fr; } }
 @media (prefers-color-scheme: dark) { body { color: #eee; background: #161616; } td, th, section { border-color: #444; }
-  h4 { color: #aaa; } .supported { background: #14421a; } .contradicted { background: #5c1620; }
+  h4, .by { color: #aaa; } .turns > div { border-color: #444; } .supported { background: #14421a; } .contradicted { background: #5c1620; }
   .unverifiable { background: #4d3f00; } .nofact { background: #333; } }
 """
 
@@ -63,6 +68,8 @@ class ReportSample:
     answer: str | None  # the right one; `None` if there is none to show
     completions: Sequence[tuple[str, str, Verification]]
     dropped: frozenset[LabeledSpan] = frozenset()  # spans that a guarantee does not keep
+    # Of each turn of a conversation, how many passages were known to the turn before it, and those that came since.
+    sources: Sequence[tuple[int, Sequence[SourcedPassage]]] = ()
 
 
 def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], samples: Sequence[ReportSample]) -> str:
@@ -86,11 +93,37 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
 
 def _section(sample: ReportSample) -> str:
     right = "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
+    judged_by = map(_sources, sample.sources) if sample.sources else repeat("")
     shown = "".join(
-        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, sample.dropped)}</div></div>'
-        for heading, text, verification in sample.completions
+        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, sample.dropped)}</div>{by}</div>'
+        for (heading, text, verification), by in zip(sample.completions, judged_by, strict=False)
     )
-    return f'<section><h3>{escape(sample.question)}{right}</h3><div class="pair">{shown}</div></section>'
+    kind = "turns" if sample.sources else "pair"
+    return f'<section><h3>{escape(sample.question)}{right}</h3><div class="{kind}">{shown}</div></section>'
+
+
+def _sources(known: tuple[int, Sequence[SourcedPassage]]) -> str:
+    """What a turn was judged by."""
+    before, passages = known
+    if not before and not passages:
+        return '<p class="by">Judged by nothing: no tool had returned anything.</p>'
+    earlier = f"{_passages(before)} known before" if before else ""
+    if not passages:
+        return f'<p class="by">Judged by {earlier}.</p>'
+    names = list(dict.fromkeys(it.source for it in passages))
+    listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    new = f"{_passages(len(passages))} of {listed}" + (f", and {earlier}" if earlier else "")
+    items = "".join(f"<li>{escape(it.source)}: {escape(_cut(it.text))}</li>" for it in passages[:_PASSAGES])
+    rest = f"<li>and {len(passages) - _PASSAGES} more</li>" if len(passages) > _PASSAGES else ""
+    return f'<details class="by"><summary>Judged by {escape(new)}</summary><ul dir="auto">{items}{rest}</ul></details>'
+
+
+def _passages(number: int) -> str:
+    return f"{number} passage{'s' if number > 1 else ''}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]} … ({len(text) - _CHARACTERS} characters more)"
 
 
 def paint(completion: str, verification: Verification, dropped: Collection[LabeledSpan] = ()) -> str:

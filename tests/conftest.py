@@ -9,6 +9,7 @@ import signal
 # Set before any Hugging Face library is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CI"] = "1"  # TRL then sends no telemetry
+os.environ.pop("GITHUB_STEP_SUMMARY", None)  # commands would append to that of the job that runs the tests
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only get in each other's way
 

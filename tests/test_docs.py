@@ -23,14 +23,15 @@ def test_links_lead_somewhere(page):
 def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert len(text[: text.index("## More")].splitlines()) <= 50
-    commands, printed = re.search(r"```bash\n(echo .*?)```\n\n```\n(.*?)```", text, re.DOTALL).groups()
-    echo, verify = commands.strip().splitlines()
+    commands, printed = re.search(r"```bash\n(pip install .*?)```\n\n```\n(.*?)```", text, re.DOTALL).groups()
+    _, echo, verify = commands.strip().splitlines()
     monkeypatch.chdir(tmp_path)
     subprocess.run(["sh", "-c", echo], check=True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(verify.split()[1:]) == 0
-    assert [line.split() for line in capsys.readouterr().out.split("\n")[-6:] if line] == [
-        line.split() for line in printed.splitlines()
+    lines = printed.splitlines()
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[-len(lines) :]] == [
+        line.split() for line in lines
     ]
     assert (tmp_path / "report.html").exists()
 

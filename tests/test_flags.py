@@ -19,7 +19,7 @@ OTHERS = set(
     config_file machine_rank main_process_ip num_machines num_processes rdzv_backend
     host port max_num_seqs reasoning_parser runner tensor_parallel_size
     exclusive gpus_per_node job_name nodelist nodes ntasks ntasks_per_node overlap requeue signal
-    no_deps target error_unmatch porcelain stat coefficient container
+    no_deps target error_unmatch porcelain stat coefficient container factuality_verifier
     """.split()
 )
 # Not flags: the beginning of several, which a loop makes.

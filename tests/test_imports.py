@@ -30,7 +30,8 @@ LAYERS = [
     {"trainers"},
     {"methods"},
     {"evaluation", "demos"},
-    {"cli", "inspect_eval"},
+    {"server"},
+    {"cli", "pytest_plugin", "inspect_eval"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

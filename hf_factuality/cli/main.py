@@ -20,6 +20,7 @@ from hf_factuality.cli.merge import add_parser as add_merge_parser
 from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
+from hf_factuality.cli.serve import add_parser as add_serve_parser
 from hf_factuality.cli.shared import with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         add_merge_parser,
         add_push_parser,
         add_plan_parser,
+        add_serve_parser,
     ):
         add(commands)
     for name in ("merge", "average"):

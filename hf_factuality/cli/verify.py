@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ def add_parser(commands: Any) -> None:
     verify = commands.add_parser(
         "verify",
         help="label the sentences of completions and print how much of them the evidence supports",
-        description="Reads a file with a completion per row, and its evidence from a column or a second file. Prints a "
-        "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
-        "with - for _.",
+        description="Reads a file with a completion per row, and its evidence from a column or a second file; or "
+        "conversations with tools, whose turns are judged by what tools returned before them. Prints a table in a "
+        "terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written with - for _.",
         epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
         "bad (said before anything is judged) or the verifier failed on every completion.",
     )
@@ -61,6 +62,15 @@ def add_parser(commands: Any) -> None:
         "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
     )
     flag(
+        "--junit", type=Path, metavar="FILE", help="file of JUnit's XML, with a test case per answer and per threshold"
+    )
+    flag(
+        "--job_summary",
+        type=Path,
+        metavar="FILE",
+        help="file that the scores and the worst answers are appended to as Markdown (default $GITHUB_STEP_SUMMARY)",
+    )
+    flag(
         "--guarantee",
         type=float,
         metavar="SHARE",
@@ -75,8 +85,8 @@ def add_parser(commands: Any) -> None:
     add_output(
         verify,
         "SHARE",
-        "one of --metrics, or without any the precision; NAME=SHARE for one of them, 'precision' or 'decided_precision'; "
-        "may be repeated",
+        "one of --metrics, or without any the precision; NAME=SHARE for one of them, 'precision', "
+        "'decided_precision' or 'precision_per_answer'; may be repeated",
     )
     verify.set_defaults(run=_verify)
 
@@ -86,7 +96,7 @@ def _verify(args: argparse.Namespace) -> int:
 
     names = (
         "verifier", "verifier_tokens", "scope", "completion_column", "question_column", "evidence_column", "id_column",
-        "metrics", "engine", "workers", "gpus_per_worker", "out", "html", "html_rows", "max_not_judged",
+        "metrics", "engine", "workers", "gpus_per_worker", "out", "html", "html_rows", "junit", "max_not_judged",
         "guarantee", "guarantee_labels",
     )  # fmt: skip
     found = verify(
@@ -94,6 +104,7 @@ def _verify(args: argparse.Namespace) -> int:
         evidence=args.evidence or None,
         metric_args=read_metric_args(args.metric_args),
         fail_under=read_thresholds(args.fail_under),
+        job_summary=args.job_summary or _step_summary(),
         keep_rows=False,
         **{name: getattr(args, name) for name in names},
     )
@@ -102,3 +113,9 @@ def _verify(args: argparse.Namespace) -> int:
         failed = f"the verifier failed on {found.failed} completions, which are left out"
         print(f"hf-factuality: {failed}; the first: {found.first_reason}", file=sys.stderr)
     return print_failures(found.failures)
+
+
+def _step_summary() -> str | None:
+    """The summary of the step that this runs in, where it can be written: a container may not have the folder."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    return path if path and os.access(os.path.dirname(path) or ".", os.W_OK) else None

@@ -6,12 +6,12 @@ Files are read to their ends before anything is judged, and again while it is: m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation._shared import (
@@ -29,31 +29,43 @@ from hf_factuality.evaluation._shared import (
     split_names,
 )
 from hf_factuality.evaluation.guarantee import ClaimGuarantee, fit_guarantee, read_guarantee_labels
+from hf_factuality.evaluation.job_summary import append_summary
+from hf_factuality.evaluation.junit import JUnitCases
 from hf_factuality.evaluation.labelled_claims import LabelledClaim, LabelledRows
 from hf_factuality.evaluation.verify_input import AnswerSource, Columns, read_answers
-from hf_factuality.functional.scoring import decided_precision, factual_precision
+from hf_factuality.evaluation.worst_answers import WorstSamples
+from hf_factuality.functional.scoring import (
+    CONTRADICTED_LABELS,
+    count_claims,
+    decided_precision,
+    factual_precision,
+    mean,
+)
 from hf_factuality.generation.failures import GIVE_UP_AFTER
 from hf_factuality.generation.journal import dumps
 from hf_factuality.io.ray import engine_of
+from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
 from hf_factuality.metrics._claims import Answer, small_answer
-from hf_factuality.metrics._common import who_judges
+from hf_factuality.metrics._common import Options, who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, Metric, compute, named_metrics
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.reading.scopes import SCOPES
-from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
-from hf_factuality.verifiers.service import CHUNK, JudgedRow, JudgingReport, VerificationRequest, judge_rows, left_out
+from hf_factuality.verifiers.searched import SearchedVerifier
+from hf_factuality.verifiers.service import JudgedRow, JudgingReport, VerificationRequest, judge_rows, left_out
 
 
 if TYPE_CHECKING:
     import pandas
 
 
-SHARES = ("precision", "decided_precision")
+SHARES = ("precision", "decided_precision", "precision_per_answer")
+WORST = 10
+"""Answers in a summary of a job."""
 _SHORT = 3
 """Claims of an answer up to which equal ones are kept once: most rows of a long file are alike to a metric."""
 
@@ -90,50 +102,55 @@ class Metrics:
         }
 
 
-class WorstSamples:
-    """The `limit` completions with the lowest precision; then those without a claim, and last those that were not judged."""
+class AnswerShares:
+    """Claims of each answer that has some, for means over answers and for intervals; of a conversation the turns together."""
 
-    def __init__(self, limit: int):
-        self._limit = limit
-        self.guarantee: ClaimGuarantee | None = None
-        self._kept: list[tuple[float, int, ReportSample]] = []
-        self.total = 0
+    def __init__(self) -> None:
+        self.scored = 0
+        # Claims supported, judged and decided, the sum of the answers' precisions, answers.
+        self._units: list[tuple[float, ...]] = []
+        self._known: dict[tuple[float, ...], tuple[float, ...]] = {}
+        self._seen = 0
+        self._place: str | None = None  # of the conversation that was seen last
+        self._begun = False  # whether it has a unit
+        self._own: list[int] = []  # units that are conversations
 
-    def add(self, judged: JudgedRow) -> None:
-        self.total += 1
-        item, found = judged.row.input, judged.verification
-        rank, heading = _rank(judged, found)
-        question = f"{judged.row.key}: {item.question}" if item.question else judged.row.key
-        dropped = frozenset(it for it in found.spans if self.guarantee and self.guarantee.keeps(it) is False)
-        sample = ReportSample(question, None, [(heading, item.completion, found)], dropped)
-        self._kept.append((rank, self.total, sample))
-        if len(self._kept) >= 2 * self._limit + CHUNK:
-            self._cut()
+    def add(self, judged: JudgedRow, spans: Sequence[LabeledSpan]) -> None:
+        turn = judged.row.turn
+        if turn is None or turn.row != self._place:
+            self._place, self._begun = None if turn is None else turn.row, False
+            self._seen += turn is not None
+        claims = count_claims([span.label for span in spans])
+        if claims.precision is None:
+            return
+        self.scored += 1
+        decided = claims.supported + sum(span.label in CONTRADICTED_LABELS for span in spans)
+        unit: tuple[float, ...] = (claims.supported, claims.judged, decided, claims.precision, 1)
+        if self._begun:
+            self._units[-1] = tuple(map(sum, zip(self._units[-1], unit, strict=True)))
+            return
+        if turn is not None:
+            self._begun = True
+            self._own.append(len(self._units))
+        self._units.append(self._known.setdefault(unit, unit))  # most answers of a long file are alike
 
-    def _cut(self) -> None:
-        self._kept = sorted(self._kept, key=lambda kept: kept[:2])[: self._limit]
+    def mean_precision(self) -> float | None:
+        """Mean over the answers."""
+        return _ratio(3, 4)([sum(column) for column in zip(*self._units, strict=True)]) if self._units else None
 
-    def write(self, path: Path, name: str, scope: str, table: Sequence[Mapping[str, str]]) -> None:
-        self._cut()
-        some = len(self._kept) < self.total
-        which = f"The {len(self._kept)} of {self.total} answers" if some else f"All {self.total} answers"
-        part = "reasoning" if scope == "think" else scope
-        note = f"{which}, the lowest precision first. Sentences of the {part} are coloured by what the evidence says of them."
-        write_report(path, f"Factuality of {name}", note, table, [sample for _, _, sample in self._kept])
+    def intervals(self) -> dict[str, dict[str, Any] | None]:
+        """Per share its interval; answers are drawn anew, and of a conversation all turns together, which share their evidence."""
+        parts = {"precision": (0, 1), "decided_precision": (0, 2), "precision_per_answer": (3, 4)}
+        return {name: Options().interval(self._units, _ratio(*of), summed=True) for name, of in parts.items()}
+
+    def conversations(self) -> dict[str, Any]:
+        """Of conversations with tools, if there are any, how many, and the mean of their precisions."""
+        own = [self._units[place][0] / self._units[place][1] for place in self._own]
+        return {"conversations": {"n": self._seen, "scored": len(own), "precision": mean(own)}} if self._seen else {}
 
 
-def _rank(judged: JudgedRow, found: Verification) -> tuple[float, str]:
-    """Where a completion stands on the page, and its heading."""
-    spans = distinct_units(found.spans, judged.row.input.completion)
-    precision = factual_precision(spans) if found.judged else None
-    if precision is not None:
-        failed = sum(span.label is None for span in spans)
-        return precision, f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
-    if judged.left_out == "empty":
-        return 3.0, "not judged: nothing in the scope"
-    if found.judged:
-        return 2.0, "declined" if judged.row.declines else "no claim"
-    return 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
+def _ratio(above: int, below: int) -> Callable[[Sequence[float]], float | None]:
+    return lambda sums: sums[above] / sums[below] if sums[below] else None
 
 
 class Tally:
@@ -147,13 +164,16 @@ class Tally:
         self.kept: Counter[bool | None] = Counter()  # claims that the guarantee keeps and does not
         self.guarantee: ClaimGuarantee | None = None
         self.report = JudgingReport()
+        self.shares = AnswerShares()
 
     def add(self, judged: JudgedRow) -> None:
         """Count a row, which [`judge_rows`] has counted in the report."""
         self.not_judged += not judged.found.judged or judged.left_out == "empty"
         self.declined += judged.left_out is None and judged.row.declines
-        if judged.found.error is None:
-            spans = distinct_units(judged.found.spans, judged.row.shown.completion)
+        failed = judged.found.error is not None
+        spans = () if failed else distinct_units(judged.found.spans, judged.row.shown.completion)
+        self.shares.add(judged, spans)
+        if not failed:
             self.labels.update(span.label for span in spans)
             self.repeated += len(judged.found.spans) - len(spans)
             if self.guarantee:
@@ -164,24 +184,31 @@ class Tally:
         labels = self.labels
         spans = [span for label, n in labels.items() for span in [LabeledSpan(0, 0, label)] * n]
         named = {"unjudged" if label is None else label.value: n for label, n in labels.items()}
-        return {
-            "precision": factual_precision(spans),
-            "decided_precision": decided_precision(spans),
-            "completions": self.report.rows,
-            "not_judged": self.not_judged,
-            "missing": self.report.missing,
-            "empty": self.report.empty,
-            "declined": self.declined,
-            "claims": {
-                "supported": labels[Label.SUPPORTED] + labels[Label.HEDGED_SUPPORTED],
-                "contradicted": labels[Label.CONTRADICTED] + labels[Label.HEDGED_CONTRADICTED],
-                "unverifiable": labels[Label.UNVERIFIABLE],
-                "not_judged": labels[None],
-            },
-            "sentences": len(spans),
-            "repeated": self.repeated,
-            "labels": dict(sorted(named.items())),
-        } | self._guaranteed()
+        return (
+            {
+                "precision": factual_precision(spans),
+                "decided_precision": decided_precision(spans),
+                "precision_per_answer": self.shares.mean_precision(),
+                "intervals": self.shares.intervals(),
+                "completions": self.report.rows,
+                "scored": self.shares.scored,
+                "not_judged": self.not_judged,
+                "missing": self.report.missing,
+                "empty": self.report.empty,
+                "declined": self.declined,
+                "claims": {
+                    "supported": labels[Label.SUPPORTED] + labels[Label.HEDGED_SUPPORTED],
+                    "contradicted": labels[Label.CONTRADICTED] + labels[Label.HEDGED_CONTRADICTED],
+                    "unverifiable": labels[Label.UNVERIFIABLE],
+                    "not_judged": labels[None],
+                },
+                "sentences": len(spans),
+                "repeated": self.repeated,
+                "labels": dict(sorted(named.items())),
+            }
+            | self._guaranteed()
+            | self.shares.conversations()
+        )
 
     def _guaranteed(self) -> dict[str, Any]:
         if not self.guarantee:
@@ -193,7 +220,8 @@ class Tally:
 @dataclass(frozen=True)
 class VerifiedCompletion:
     """A completion and what the verifier found. `place` is its line or row, `verification` is `None` if there was no completion,
-    `declined` is whether it declines to answer, and `kept`, with a guarantee, whether each span is kept (`None`: no fact)."""
+    `declined` is whether it declines to answer, and `kept`, with a guarantee, whether each span is kept (`None`: no fact). `turn`
+    is the turn of a conversation with tools that it is, with the passages that it was judged by."""
 
     place: str
     completion: str
@@ -201,6 +229,7 @@ class VerifiedCompletion:
     verification: Verification | None
     declined: bool
     kept: tuple[bool | None, ...] | None = None
+    turn: TranscriptTurn | None = None
 
 
 @dataclass(frozen=True)
@@ -209,8 +238,9 @@ class VerifyResult:
 
     Args:
         summary (`dict[str, Any]`):
-            Precision, decided precision, and counts of completions and claims; under `metrics` the results of metrics, and under
-            `guarantee` its threshold and how many claims it keeps.
+            Precision and decided precision of all claims, the mean precision of an answer, under `intervals` their 95 %
+            intervals, and counts of completions and claims; under `metrics` the results of metrics, under `guarantee` its
+            threshold and how many claims it keeps, and under `conversations` how many have tools.
         rows (`list[VerifiedCompletion]`):
             The completions in order; empty with `keep_rows=False`.
         failures (`list[str]`):
@@ -278,6 +308,8 @@ def verify(
     out: str | Path | None = None,
     html: str | Path | None = None,
     html_rows: int = 200,
+    junit: str | Path | None = None,
+    job_summary: str | Path | None = None,
     guarantee: float | None = None,
     guarantee_labels: LabelledRows | None = None,
     fail_under: float | Mapping[str, float] | None = None,
@@ -302,7 +334,8 @@ def verify(
         scope (`str`, *optional*, defaults to `"answer"`):
             What of a completion is judged: `"answer"`, `"think"` (its reasoning) or `"completion"`.
         completion_column, question_column (`str`, *optional*, default to `"completion"` and `"question"`):
-            Columns of the completions; rows without the first may have chats in `messages`.
+            Columns of the completions; rows without the first may have chats in `messages`. A chat with tools is judged turn
+            by turn, each by what tools had returned before it (docs/transcripts.md).
         evidence_column (`str`, *optional*):
             Column of the evidence, in its file or beside the completions.
         id_column (`str`, *optional*):
@@ -318,14 +351,19 @@ def verify(
             File that each row is written to with its labelled spans, as JSON Lines, as it is judged.
         html (`str` or `Path`, *optional*), html_rows (`int`, *optional*, defaults to 200):
             File of a page with the sentences coloured by label, and how many completions are on it, the lowest precision first.
+        junit (`str` or `Path`, *optional*):
+            File of JUnit's XML, a test case per answer: failed below the `fail_under` of the precision, skipped if it was not
+            judged or states nothing; and one per threshold.
+        job_summary (`str` or `Path`, *optional*):
+            File that the scores and the worst answers are appended to as Markdown, such as `$GITHUB_STEP_SUMMARY`.
         guarantee (`float`, *optional*), guarantee_labels (`str`, `Path` or `Iterable[Mapping[str, Any]]`, *optional*):
             Share of the kept claims that is right at least, such as 0.9, with 90 % confidence; and labelled claims that the
             threshold is learnt from, as [`~hf_factuality.agree`] reads them. Of each group, or else of each evidence, one is
             drawn. The guarantee assumes that they are drawn like the claims of the completions. Claims that are not kept are
             marked in the result, in `out` and on the page.
         fail_under (`float` or `Mapping[str, float]`, *optional*):
-            Least value of every metric (without metrics, of the precision), or per name (`precision`, `decided_precision` or
-            a metric); what is lower is named in `failures` of the result.
+            Least value of every metric (without metrics, of the precision), or per name (`precision`, `decided_precision`,
+            `precision_per_answer` or a metric); what is lower is named in `failures` of the result.
         max_not_judged (`float`, *optional*):
             Share of the completions, or of their claims, that may be left unjudged before that is one of `failures`; 0.1 by
             default with `fail_under`, otherwise any.
@@ -347,7 +385,7 @@ def verify(
     check_choices({"scope": SCOPES}, {"scope": scope})
     check_at_least_one(html_rows=html_rows, verifier_tokens=verifier_tokens)
     labelled = _labelled(guarantee, guarantee_labels)
-    out, html = (None if path is None else Path(path) for path in (out, html))
+    out, html, junit, job_summary = (None if path is None else Path(path) for path in (out, html, junit, job_summary))
     columns = Columns(completion_column, question_column, evidence_column, id_column)
     kept: list[VerifiedCompletion] = []
     with ExitStack() as stack:
@@ -356,15 +394,17 @@ def verify(
         guarded = GuardedVerifier(load_verifier(verifier, **served))
         if guarded.requires_evidence:
             source.require_evidence()
-        if out:
-            make_way(out, source.paths, "out")
-            out.open("ab").close()  # what it holds stays until a row is judged
-        if html:
-            make_way(html, [*source.paths, *filter(None, [out])], "html")
+        taken = list(source.paths)
+        for name, path in (("out", out), ("html", html), ("junit", junit), ("job_summary", job_summary)):
+            if path:
+                make_way(path, taken, name)
+                if name in ("out", "job_summary"):
+                    path.open("ab").close()  # what it holds stays until a row is judged
+                taken.append(path)
         page = WorstSamples(html_rows) if html else None
-        readers: list[Metrics | WorstSamples | _Keeper] = [over_claims]
-        if page:
-            readers.append(page)
+        worst = WorstSamples(WORST) if job_summary else None
+        cases = JUnitCases(_least(thresholds)) if junit else None
+        readers: list[RowReader] = [over_claims, *(it for it in (page, worst, cases) if it)]
         keeper = _Keeper(kept)
         if keep_rows:
             readers.append(keeper)
@@ -373,14 +413,16 @@ def verify(
         if guarantee is not None:
             fitted = fit_guarantee(guarded, labelled, guarantee)
             tally.guarantee = keeper.guarantee = fitted
-            if page:
-                page.guarantee = fitted
+            for it in (page, worst):
+                if it:
+                    it.guarantee = fitted
         _judge(source, guarded, runs, scope, out, readers, tally)
         summary = tally.summary()
         if names:
             summary["metrics"] = over_claims.compute(guarded)
     if page and html:
         page.write(html, source.name, scope, _table(summary))
+    written = [str(path) for path in (out, html, junit, job_summary) if path]
     scores = {name: found[name] for name, found in summary.get("metrics", {}).items()}
     scores |= {name: summary[name] for name in SHARES}
     claims = summary["claims"]
@@ -394,7 +436,25 @@ def verify(
     )
     notes = _notes(summary, source) + ([tally.guarantee.describe()] if tally.guarantee else [])
     notes += limits_of(guarded.verifier)
+    if cases and junit:
+        gates = [(f"{name} at least {least:g}", name) for name, least in thresholds.items()]
+        gates += [(f"at most {allowed:g} not judged", "")] if allowed is not None else []
+        cases.write(junit, source.name, gates, below)
+    if worst and job_summary:
+        append_summary(job_summary, source.name, _table(summary), below, notes, worst)
+    notes += [f"wrote {', '.join(written)}"] if written else []
     return VerifyResult(summary, kept, below, notes, tally.report.failed, tally.report.first_reason)
+
+
+def _least(thresholds: Mapping[str, float]) -> float | None:
+    """The precision that an answer must have by itself: that of the first share that is gated."""
+    return next((thresholds[name] for name in SHARES if name in thresholds), None)
+
+
+class RowReader(Protocol):
+    """Is fed each row as it is judged."""
+
+    def add(self, judged: JudgedRow) -> None: ...
 
 
 class _Keeper:
@@ -408,7 +468,8 @@ class _Keeper:
         row, found = judged.row, None if judged.left_out == "missing" else judged.verification
         declined = judged.left_out is None and row.declines
         kept = tuple(map(self.guarantee.keeps, found.spans)) if self.guarantee and found else None
-        self._kept.append(VerifiedCompletion(row.key, row.input.completion, row.input.question, found, declined, kept))
+        item = row.input
+        self._kept.append(VerifiedCompletion(row.key, item.completion, item.question, found, declined, kept, row.turn))
 
 
 def _labelled(level: float | None, labels: LabelledRows | None) -> list[LabelledClaim]:
@@ -434,14 +495,16 @@ def _judge(
     engine: Mapping[str, Any],
     scope: str,
     path: Path | None,
-    readers: Sequence[Metrics | WorstSamples | _Keeper],
+    readers: Sequence[RowReader],
     tally: Tally,
 ) -> None:
     """Feed each row to the tally and the readers as it is judged, and write it."""
     rows: Iterator[VerificationRequest] = (
-        VerificationRequest(item, scope, key=place, missing=missing) for place, item, missing in source
+        VerificationRequest(it.input, scope, key=it.place, missing=it.missing, turn=it.turn) for it in source
     )
     judge = verifier
+    if source.turns and verifier.requires_evidence:
+        judge = verifier = GuardedVerifier(SearchedVerifier(verifier.verifier))
     if engine["workers"]:
         rows, again = tee(rows)
         ahead = (row.shown for row in again if left_out(verifier, row, None) is None)
@@ -489,10 +552,14 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     why = counts({name: summary[name] for name in ("missing", "empty")})
     left_out += f" ({why})" if summary["missing"] or summary["empty"] else ""
     left_out += f", declined {summary['declined']}" if summary["declined"] else ""
+    per_answer = f"mean over the {summary['scored']} answers with claims"
     rows = [
-        (name, shown(summary[name]), "", judged, left_out, parts)
-        for name, parts in zip(SHARES, (claims, "without unverifiable"), strict=True)
+        (name, shown(summary[name]), shown_interval(summary["intervals"][name]), judged, left_out, parts)
+        for name, parts in zip(SHARES, (claims, "without unverifiable", per_answer), strict=True)
     ]
+    if own := summary.get("conversations"):
+        parts = f"mean over the {own['scored']} of {own['n']} conversations with claims"
+        rows.append(("precision_per_conversation", shown(own["precision"]), "", judged, "", parts))
     if promise := summary.get("guarantee"):
         counted = {"kept": promise["kept"], "not kept": promise["not_kept"]}
         share = promise["kept"] / sum(counted.values()) if any(counted.values()) else None
@@ -504,7 +571,7 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _notes(summary: Mapping[str, Any], source: AnswerSource) -> list[str]:
-    notes = [source.pairing] if source.pairing else []
+    notes = [it for it in (source.pairing, source.transcripts) if it]
     found = summary.get("metrics", {}).get("factscore")
     if found and found["factscore"] is not None and found["settings"]["gamma"]:
         notes.append(

@@ -16,6 +16,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.generation.given import chat_of, given_answer
 from hf_factuality.io.messages import asked, is_chat, last_answer
 from hf_factuality.io.rows import Cell, file_kind, is_missing, json_list, read_lines, read_rows
+from hf_factuality.io.transcripts import SourcedPassage, Transcript, TranscriptTurn, read_transcript
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 
 
@@ -115,8 +116,63 @@ def _copied(source: BinaryIO) -> BinaryIO:
     return file
 
 
+@dataclass(frozen=True)
+class AnswerRow:
+    """An answer as it is judged.
+
+    Args:
+        place (`str`):
+            Its row in words; of a conversation, the turn too.
+        input (`VerifierInput`):
+            The completion, its question and evidence, and the row.
+        missing (`bool`, *optional*, defaults to `False`):
+            Whether there is no answer.
+        turn (`TranscriptTurn`, *optional*):
+            The turn of a conversation with tools that this is.
+    """
+
+    place: str
+    input: VerifierInput
+    missing: bool = False
+    turn: TranscriptTurn | None = None
+
+
+# Columns that the rows of turns do not repeat: the conversation itself, and what a log keeps beside it.
+_OF_CONVERSATIONS = frozenset("messages documents tools events attachments store output model_usage timelines".split())
+
+
+@dataclass
+class _TranscriptCounts:
+    """What was read of conversations with tools."""
+
+    rows: int = 0
+    conversations: int = 0
+    without_text: int = 0
+    failed: int = 0
+    echoed: int = 0
+
+    def add(self, transcript: Transcript) -> None:
+        self.conversations += 1
+        self.without_text += transcript.without_text
+        self.failed += transcript.failed
+        self.echoed += transcript.echoed
+
+    def describe(self, turns: int) -> str:
+        """In words; empty if there were none."""
+        if not self.conversations:
+            return ""
+        said = f"conversations with tools {self.conversations}, turns {turns}: each is judged by what tools returned before it"
+        counted = {
+            "failures of tools": self.failed,
+            "parts without text": self.without_text,
+            "echoes of calls": self.echoed,
+        }
+        left = ", ".join(f"{name} {n}" for name, n in counted.items() if n)
+        return f"{said} (left out: {left})" if left else said
+
+
 class AnswerSource:
-    """The rows: iterating gives the place of each, a [`VerifierInput`], and whether its answer is missing.
+    """The rows: iterating gives an [`AnswerRow`] per answer, of a conversation with tools one per turn.
 
     It is iterated once at construction, so that what cannot be used is a `DataError` by then. Of a file of evidence only the
     places of its lines are kept.
@@ -139,45 +195,90 @@ class AnswerSource:
         self._offsets: dict[str | int, int] = {}
         self._id_column = self._choose_id(evidence) if evidence else None
         rows = self._index(evidence) if evidence else 0
-        self.total = self.with_evidence = 0
+        self.total = self.with_evidence = self.turns = 0
         self.columns: list[str] = []
         self.missing = 0
+        self._counts = _TranscriptCounts()
         seen = False
-        for _, item, missing in self:
+        for answer in self:
             self.total += 1
-            self.missing += missing
-            self.with_evidence += bool(item.evidence)
-            self.columns = self.columns or sorted(item.row)
-            seen = seen or column in item.row
+            self.missing += answer.missing
+            self.turns += answer.turn is not None
+            self.with_evidence += bool(answer.input.evidence)
+            self.columns = self.columns or sorted(answer.input.row)
+            seen = seen or column in answer.input.row
+        counts, self._counts = self._counts, _TranscriptCounts()
+        self.transcripts = counts.describe(self.turns)
         if not self.total:
             raise DataError(f"{self.name} holds no rows")
         if self.missing == self.total:
             row = dict.fromkeys(self.columns)
             raise _lacks(f"{self.name}: every row", "no text", self._names.completion, row, "`completion_column`")
         if evidence:
-            if self._id_column is None and rows != self.total:
-                counts = f"{self.name} has {self.total} rows and {evidence.name} has {rows}"
-                raise DataError(f"{counts}; give as many, or name a column of both with `id_column`")
+            if self._id_column is None and rows != counts.rows:
+                differ = f"{self.name} has {counts.rows} rows and {evidence.name} has {rows}"
+                raise DataError(f"{differ}; give as many, or name a column of both with `id_column`")
             how = f"by {self._id_column!r}" if self._id_column else "by the order of their rows"
-            self.pairing = f"evidence from {evidence.name}, joined {how}: {self.with_evidence} of {self.total} rows"
+            unit = "turns and rows" if self.turns else "rows"
+            self.pairing = f"evidence from {evidence.name}, joined {how}: {self.with_evidence} of {self.total} {unit}"
         elif named and not seen:
             where = f"no such column in {self.name} (columns: {self.columns})"
             raise DataError(f"`evidence` {named}: there is no such file, and {where}")
 
-    def __iter__(self) -> Iterator[tuple[str, VerifierInput, bool]]:
+    def __iter__(self) -> Iterator[AnswerRow]:
         for number, (line, _, row) in enumerate(self._answers, start=1):
             where = f"{self._answers.unit} {line}"
             place = f"{self.name}, {where}"
             if not isinstance(row, dict):
                 raise _lacks(place, "no text", self._names.completion, row, "`completion_column`")
-            text, question = self._exchange(row, place)
+            self._counts.rows += 1
             if self._evidence is None:
                 more = f", row {number}" if self._answers.unit == "line" else ""
                 passages = _passages(row.get(self._column), f"{place}{more}")
             else:
                 offset = self._offsets.get(self._key(row, place, number))
                 passages = () if offset is None else _passages(self._evidence.at(offset)[self._column], place)
-            yield where, VerifierInput(text or "", question, passages, row), text is None
+            transcript = self._transcript(row, place, bool(passages))
+            if transcript is not None:
+                yield from self._turns(transcript, where, passages, row)
+                continue
+            text, question = self._exchange(row, place)
+            yield AnswerRow(where, VerifierInput(text or "", question, passages, row), text is None)
+
+    def _transcript(self, row: dict[str, Any], place: str, has_evidence: bool) -> Transcript | None:
+        """The conversation with tools that a row holds; `None` if it holds an answer, or a chat without tools."""
+        if self._names.completion in row or "messages" not in row:
+            return None
+        value = json_list(row["messages"])
+        if is_missing(value) or value == []:
+            return None
+        # Beside evidence, documents may be anything.
+        documents = None if has_evidence or self._column == "documents" else json_list(row.get("documents"))
+        return read_transcript(value, place, documents, sample="epoch" in row)
+
+    def _turns(
+        self, transcript: Transcript, where: str, passages: tuple[str, ...], row: dict[str, Any]
+    ) -> Iterator[AnswerRow]:
+        """A row per turn of a conversation; one that is missing if it has none."""
+        self._counts.add(transcript)
+        others = {name: value for name, value in row.items() if name not in _OF_CONVERSATIONS}
+        if not transcript.turns:
+            yield AnswerRow(where, VerifierInput("", None, passages, others), True)
+        given = tuple(SourcedPassage(text, self._column) for text in passages)
+        for turn in transcript.turns:
+            turn = replace(turn, passages=(*given, *turn.passages), row=where)
+            evidence = tuple(it.text for it in turn.passages)
+            columns = {
+                "conversation": where,
+                "turn": turn.number,
+                "message": turn.message,
+                self._names.completion: turn.text,
+                self._names.question: turn.question,
+                self._column: list(evidence),
+                "evidence_from": [it.source for it in turn.passages],
+            }
+            item = VerifierInput(turn.text, turn.question, evidence, {**others, **columns})
+            yield AnswerRow(f"{where}, turn {turn.number}", item, turn=turn)
 
     def _exchange(self, row: dict[str, Any], place: str) -> tuple[str | None, str | None]:
         """The answer, `None` if it is missing, and the question: of their columns, or of the column `messages`."""
@@ -201,8 +302,8 @@ class AnswerSource:
         return text, question
 
     def require_evidence(self) -> None:
-        """Refuse a file of which no row has evidence."""
-        if self.with_evidence:
+        """Refuse a file of which no row has evidence; that no tool returned anything is a finding."""
+        if self.with_evidence or self.turns:
             return
         where = f"{self._column!r} (columns of the first: {self.columns})"
         fix = "name the column with `evidence_column`, or a column or file with `evidence`"

@@ -51,7 +51,7 @@ def is_missing(value: Any) -> bool:
 
 
 def file_kind(path: str | Path, any_name: bool = False) -> str:
-    """How the rows of a file are written: `"lines"`, `"list"` (both JSON), `"table"` (CSV, TSV) or `"parquet"`.
+    """How the rows of a file are written: `"lines"`, `"list"`, `"object"` (all JSON), `"table"` (CSV, TSV) or `"parquet"`.
 
     By the end of its name, and by its first bytes where these say more. With `any_name` a file whose name has another end holds
     JSON Lines; else, and of what is compressed or a workbook, `DataError`.
@@ -66,24 +66,31 @@ def file_kind(path: str | Path, any_name: bool = False) -> str:
             return "parquet"
         if head[:2] == b"\x1f\x8b" or head[:4] == b"\x28\xb5\x2f\xfd":
             raise DataError(f"{path} is compressed; unpack it first")
+        if suffix == ".eval" and head[:2] == b"PK":
+            raise DataError(
+                f"{path} is a log of Inspect as an archive; write it as JSON with `inspect log convert` first"
+            )
         if head[:4] in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
             raise DataError(f"{path} is a workbook or an archive; save its rows as CSV")
         file.seek(0)
-        if suffix == ".json" and _begins(file) == b"[":
+        begins = _begins(file) if suffix == ".json" else b""
+        if begins == b"[":
             return "list"
+        if begins == b"{" and _is_object(file):
+            return "object"
     return "table" if suffix in (".csv", ".tsv") else "lines"
 
 
 def read_rows(path: str | Path, strict: bool = False, any_name: bool = False) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers: lines counted from 1 in JSON Lines and tables, else rows counted from 0.
 
-    The file ends in one of [`SUFFIXES`], or see [`file_kind`]. A `.json` file may hold one list, read whole, or lines; for
-    `strict` see [`read_lines`]. A table is CSV or TSV with a header: its cells are texts ([`Cell`]), empty ones `None`. NaN is
+    The file ends in one of [`SUFFIXES`], or see [`file_kind`]. A `.json` file may hold one list or one conversation, read whole,
+    or lines; the rows of a log of Inspect are its samples. For `strict` see [`read_lines`]. A table is CSV or TSV with a header: its cells are texts ([`Cell`]), empty ones `None`. NaN is
     `None` too. `DataError` says what is wrong, `OSError` that it cannot be read.
     """
     path = Path(path)
     kind = file_kind(path, any_name)
-    readers = {"parquet": _parquet, "table": _table, "list": _list, "lines": _numbered}
+    readers = {"parquet": _parquet, "table": _table, "list": _list, "object": _object, "lines": _numbered}
     for number, row in readers[kind](path, strict):
         if isinstance(row, dict) and any(is_missing(value) for value in row.values()):
             row = {name: None if is_missing(value) else value for name, value in row.items()}
@@ -109,6 +116,37 @@ def _list(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from None
     yield from enumerate(rows)
+
+
+def _is_log(value: Any) -> bool:
+    """Whether it is a log of Inspect, whose rows are its samples."""
+    return isinstance(value, dict) and "samples" in value and {"eval", "status"} <= set(value)
+
+
+def _is_object(file: BinaryIO) -> bool:
+    """Whether a file that begins with a brace holds a log, or one conversation over several lines, and not an object per line."""
+    file.seek(0)
+    line = next(line for line in file if line.removeprefix(_MARK).strip())
+    try:
+        return _is_log(json.loads(line.removeprefix(_MARK)))
+    except (ValueError, RecursionError):
+        pass
+    file.seek(0)
+    try:
+        value = json.loads(file.read().removeprefix(_MARK))
+        return _is_log(value) or isinstance(value, dict) and isinstance(value.get("messages"), list)
+    except (ValueError, RecursionError):
+        return False  # whose line is wrong is said when the lines are read
+
+
+def _object(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:
+    value = json.loads(_decoded(path.read_bytes(), str(path), strict))
+    if not _is_log(value):
+        yield 0, value
+    elif not isinstance(value["samples"], list) or not value["samples"]:
+        raise DataError(f"{path} is a log of Inspect without samples; write it with its samples, not the header alone")
+    else:
+        yield from enumerate(value["samples"])
 
 
 def _numbered(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:

@@ -173,6 +173,13 @@ class GuardedVerifier:
         self.goes_on = False  # whether the next call is of the same batch as the last, and timeouts in a row count on
         self._timeouts = 0
         self._worker: Worker | None = None
+        self._given_up: list[Worker] = []
+
+    @property
+    def hanging(self) -> list[Worker]:
+        """Those whose call was given up, and has not returned."""
+        self._given_up = [worker for worker in self._given_up if worker.calls]
+        return self._given_up
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order, each valid for its completion or with `error` set."""
@@ -242,6 +249,7 @@ class GuardedVerifier:
                 results = answer_of(answers, deadline - time.monotonic())
             except (_TimedOut, KeyboardInterrupt):
                 self._worker.close()  # it ends by itself if the call ever returns
+                self._given_up = [*self.hanging, self._worker]
                 self._worker = None
                 raise
         if not isinstance(results, (list, tuple)) or len(results) != len(chunk):

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from hf_factuality.errors import JudgingError
 from hf_factuality.generation.failures import Failures
+from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.reading.completion import read
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -41,6 +42,7 @@ class VerificationRequest:
     opened: bool = False  # whether the prompt ends in an opened `<think>`
     key: Any = None  # the caller's name for the row
     missing: bool = False  # whether there is no answer: it is never judged
+    turn: TranscriptTurn | None = None  # of a conversation with tools: without evidence its claims are "not found"
 
     @cached_property
     def _part(self) -> tuple[str, list[tuple[int, int]]]:
@@ -158,7 +160,7 @@ def left_out(guard: GuardedVerifier, row: VerificationRequest, verdicts: Verdict
     """What a row is without being sent; `None` if it is to be sent."""
     if row.missing:
         return JudgedRow(row, Verification(error=NO_ANSWER), "missing")
-    if guard.requires_evidence and not row.input.evidence:
+    if guard.requires_evidence and not row.input.evidence and row.turn is None:
         return JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence")
     if not row.ranges:
         return JudgedRow(row, Verification(), "empty")

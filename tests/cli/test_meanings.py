@@ -59,12 +59,13 @@ ONLY = {
     "average": ({"alphas"}, {"on_written"}),  # which are `ratios`
     "push": ({"allow_path", "allow_secret"}, {"allow_paths", "allow_secrets", "on_plan", "patience", "token"}),
     "plan": ({"json"}, {"settings"}),  # the flags of a training
+    "serve": (set(), {"on_start"}),
     "index": ({"out", "bm25"}, {"path", "show_progress"}),
 }
 FUNCTIONS = {
     **{
         name: getattr(hf_factuality, name)
-        for name in ("agree", "verify", "evaluate", "compare", "merge", "average", "push", "plan")
+        for name in ("agree", "verify", "evaluate", "compare", "merge", "average", "push", "plan", "serve")
     },
     **{
         name.replace("_", "-"): getattr(hf_factuality, name)

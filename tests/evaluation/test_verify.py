@@ -271,7 +271,7 @@ def test_the_page_is_painted_escaped_and_sorted(verify, tmp_path):
 
 def test_the_table_is_for_terminals(verify, tmp_path, capsys, monkeypatch):
     _, _, err = verify([TRUE])
-    assert "precision  1.000" in err and "1/1" not in err
+    assert re.search(r"^precision +1\.000", err, re.MULTILINE) and "1/1" not in err
     file = str(tmp_path / "answers.jsonl")
     assert main(["verify", file, "--json"]) == 0
     silent = capsys.readouterr()
@@ -378,11 +378,12 @@ def test_the_command_starts_without_the_libraries_that_it_does_not_need(tmp_path
 
 def test_the_job_of_the_page(tmp_path, monkeypatch):
     page = (DOCS / "quickstart-ci.md").read_text(encoding="utf-8")
-    job = yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
-    (step,) = [step["run"] for step in job["jobs"]["verify"]["steps"] if "verify" in step.get("run", "")]
+    jobs = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    steps = [step for job in jobs for step in job["jobs"]["verify"]["steps"]]
+    (step,) = [step["run"] for step in steps if "verify" in step.get("run", "")]
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "evidence.jsonl", [{"id": 1, "evidence": EVIDENCE}])
     for text, status in ((TRUE, 0), (FALSE, 1)):
         write_rows(tmp_path / "answers.jsonl", [{"id": 1, "question": "Where?", "completion": text}])
         assert main(step.split()[1:]) == status
-        assert (tmp_path / "report.html").exists()
+        assert (tmp_path / "report.html").exists() and (tmp_path / "junit.xml").exists()

@@ -75,6 +75,24 @@ def test_a_hanging_chunk_is_given_up_and_the_next_goes_on():
     assert results[1].error == "timeout: no answer within 1.5 s"
 
 
+def test_calls_that_were_given_up_are_known_until_they_end():
+    class Loops:
+        def verify(self, inputs):
+            while True:
+                time.sleep(0.01)
+
+    guard = GuardedVerifier(Loops(), timeout=0.1)
+    assert guard.hanging == []
+    for number in (1, 2):
+        assert not guard.verify([VerifierInput("x")])[0].judged and len(guard.hanging) == number
+    for worker in guard.hanging:
+        worker.end_call()
+    end = time.monotonic() + 10
+    while guard.hanging and time.monotonic() < end:
+        time.sleep(0.01)
+    assert guard.hanging == []
+
+
 def test_the_call_after_ctrl_c_does_not_wait_for_the_one_that_hangs():
     guard = GuardedVerifier(Scripted(), timeout=5.0)
     pressed = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
