@@ -72,20 +72,32 @@ def leaderboard_files(results: Sequence[LeaderboardResult]) -> LeaderboardFiles:
 
 
 def write_leaderboard_files(folder: Path, results: Sequence[LeaderboardResult]) -> None:
-    """Write the files into the folder of a model, remove ours of results that are gone, and tell in one line what has none."""
+    """Write the files into the folder of a model, remove ours of results that are gone, and tell in one line what has none.
+    `HubError`: they cannot be written, or their folder is a link."""
     found, there = leaderboard_files(results), folder / FOLDER
+    if there.is_symlink() or (there.exists() and not there.is_dir()):
+        raise HubError(
+            f"{there} must be a folder and no link, for the files of results that the Hub reads; move it away"
+        )
+    try:
+        _write(there, found.texts)
+    except OSError as error:
+        raise HubError(f"the files of results in {there} cannot be written: {error}") from error
+    if found.left_out:
+        logger.warning("without an entry in %s: %s", FOLDER, "; ".join(found.left_out))
+
+
+def _write(there: Path, texts: Mapping[str, str]) -> None:
     for path in sorted(there.glob("*.yaml")):
-        if path.name not in found.texts and path.is_file() and path.read_bytes().startswith(_OURS.encode()):
+        if path.name not in texts and path.is_file() and path.read_bytes().startswith(_OURS.encode()):
             path.unlink()
-    for name, text in found.texts.items():
+    for name, text in texts.items():
         path = there / name
         if path.exists() and not path.read_bytes().startswith(_OURS.encode()):
             logger.warning("%s is not ours, and stays as it is", path)
             continue
         there.mkdir(exist_ok=True)
         write_atomically(path, text.encode("utf-8"))
-    if found.left_out:
-        logger.warning("without an entry in %s: %s", FOLDER, "; ".join(found.left_out))
 
 
 def check_leaderboard_file(name: str, content: bytes) -> None:

@@ -94,6 +94,16 @@ def test_files_of_results_that_are_gone_are_removed_and_others_stay(benchmark, t
     assert (tmp_path / FOLDER / "gsm8k.yaml").read_text() == "mine"
 
 
+@pytest.mark.parametrize("make", [lambda there, other: there.symlink_to(other), lambda there, other: there.touch()])
+def test_nothing_is_written_through_a_link(benchmark, tmp_path, make):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "m").mkdir()
+    make(tmp_path / "m" / FOLDER, tmp_path / "other")
+    with pytest.raises(HubError, match="must be a folder and no link"):
+        write_leaderboard_files(tmp_path / "m", [LeaderboardResult(result())])
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_it_is_pushed_with_the_model(benchmark, hub, tmp_path):
     folder = tmp_path / "my-model"
     write_model(folder)
