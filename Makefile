@@ -84,7 +84,7 @@ $(INSPECT_STAMP): setup.py constraints.txt
 	$(INSPECT_VENV)/bin/python -m pip install -q --upgrade pip
 	$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || \
 		$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)'
-	grep -vE '^(fsspec|pillow|python-dateutil|multidict)==' constraints.txt > $(INSPECT_VENV)/constraints.txt
+	grep -vE '^(fsspec|pillow|python-dateutil)==' constraints.txt > $(INSPECT_VENV)/constraints.txt
 	$(INSPECT_VENV)/bin/python -m pip install -q -c $(INSPECT_VENV)/constraints.txt -e '.[test,inspect,trackio]'
 	@touch $@
 
