@@ -2,7 +2,10 @@
 
 import json
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ pytest.importorskip("inspect_ai", reason="needs hf_factuality[inspect]")
 from inspect_ai import Task
 from inspect_ai import eval as inspect_eval
 from inspect_ai.dataset import Sample
+from inspect_ai.log import read_eval_log
 from inspect_ai.model import get_model
 
 import hf_factuality
@@ -291,3 +295,32 @@ def test_what_cannot_work_is_refused_before_the_first_question(task, arguments, 
         given["data_files"] = str(data.get(given["data_files"], given["data_files"]))
     with pytest.raises((DataError, ValueError), match=message):
         TASKS[task](**given)
+
+
+@pytest.mark.slow
+def test_the_command_on_a_model_of_this_machine(tiny_model, data, tmp_path):
+    """`inspect eval` finds the task by the entry point; greedy decoding is that of `evaluate`."""
+    if not any(it.value == tasks.__name__ for it in entry_points(group="inspect_ai")):
+        pytest.skip("the package is not installed with its entry point")
+    command = [sys.executable, "-m", "inspect_ai", "eval", "hf_factuality/simpleqa", "--model", "hf/tiny"]
+    command += ["-M", f"model_path={tiny_model}", "--max-tokens", "16", "--log-dir", str(tmp_path / "logs")]
+    command += ["-T", f"data_files={data['simpleqa']}", "-T", "match=contained", "--display", "plain"]
+    # In a folder with `hf_factuality` in it Inspect takes the name for a path.
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (path,) = (tmp_path / "logs").glob("*.eval")
+    log = read_eval_log(str(path))
+    found = hf_factuality.evaluate(
+        model=tiny_model,
+        benchmark="simpleqa",
+        dataset=data["simpleqa"],
+        match="contained",
+        max_new_tokens=16,
+        device="cpu",
+        batch_size=6,
+        out=tmp_path / "results.json",
+    )
+    _, measured = values(log, "abstention")
+    assert measured["abstention"] == found.results[0]["value"]
+    rows = [json.loads(line) for line in (tmp_path / "results.simpleqa.answers.jsonl").read_text().splitlines()[1:]]
+    assert [it.output.completion for it in log.samples] == [row["samples"][0]["text"] for row in rows]
