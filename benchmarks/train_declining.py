@@ -41,7 +41,7 @@ JOINED = ((False, False, 50), (True, False, 30), (True, True, 30))
 PLAIN = 8000
 """Example sentences of WordNet that are read."""
 NEAR = re.compile(r"\b(I|we|know|knows|tell|say|answer|idea|clue|sure|sorry|unable|information)\b", re.IGNORECASE)
-THRESHOLD = 0.4
+THRESHOLD = 0.48
 """Probability of declining above which a text declines."""
 
 
@@ -116,7 +116,10 @@ def plain_statements(wordnet: Path) -> list[Text]:
     found = sorted(set(found))
     chosen = np.random.default_rng(2).permutation(len(found))[:PLAIN]
     texts = [found[number] for number in sorted(chosen)]
-    texts = [text[0].upper() + text[1:] + "." * (text[-1] not in ".!?") if number % 2 else text for number, text in enumerate(texts)]
+    texts = [
+        text[0].upper() + text[1:] + "." * (text[-1] not in ".!?") if number % 2 else text
+        for number, text in enumerate(texts)
+    ]
     # Some of the examples decline or come close to it ("I can't tell you").
     return [Text(text, False, False) for text in texts if not model_features([text])[0] and not NEAR.search(text)]
 
@@ -217,7 +220,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=learned.WEIGHTS)
     parser.add_argument("--data", type=Path, help="A folder with HaluEval and ParaRel.")
-    parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), help="Folder with data.noun and the like.")
+    parser.add_argument(
+        "--wordnet", type=Path, default=Path("/usr/share/wordnet"), help="Folder with data.noun and the like."
+    )
     args = parser.parse_args()
     out = args.out
     alone, pairs = training_texts(), [*joined_texts(), *plain_statements(args.wordnet)]
