@@ -41,7 +41,7 @@ JOINED = ((False, False, 50), (True, False, 30), (True, True, 30))
 PLAIN = 8000
 """Example sentences of WordNet that are read."""
 NEAR = re.compile(r"\b(I|we|know|knows|tell|say|answer|idea|clue|sure|sorry|unable|information)\b", re.IGNORECASE)
-THRESHOLD = 0.48
+THRESHOLD = 0.6
 """Probability of declining above which a text declines."""
 
 
