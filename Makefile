@@ -17,7 +17,11 @@ VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
 VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 	$(BIN)/python -c 'import vllm' >/dev/null 2>&1 && echo $(BIN)/python || echo $(VLLM_VENV)/bin/python))
 
-.PHONY: help train train-real test test-slow test-distributed test-vllm test-gpu lint format bench clean
+# Inspect and Trackio want older versions of some packages than constraints.txt has, and so an environment of their own.
+INSPECT_VENV := .venv-inspect
+INSPECT_STAMP := $(INSPECT_VENV)/.installed
+
+.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-gpu lint format bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
@@ -29,6 +33,7 @@ help:
 	@echo 'make test-slow  minutes of training, large real data'
 	@echo 'make test-distributed  two processes against one'
 	@echo 'make test-vllm  checks that need vLLM'
+	@echo 'make test-inspect  checks that need Inspect and Trackio'
 	@echo 'make test-gpu   checks that need a CUDA device'
 	@echo 'make bench      every figure that the documentation quotes'
 
@@ -80,6 +85,18 @@ test-distributed: $(STAMP)
 test-vllm: $(STAMP)
 	@if [ '$(VLLM_PYTHON)' = '$(VLLM_VENV)/bin/python' ]; then $(MAKE) --no-print-directory $(VLLM_STAMP); fi
 	CI=1 HF_HUB_OFFLINE=1 HF_FACTUALITY_VLLM_PYTHON='$(VLLM_PYTHON)' '$(VLLM_PYTHON)' -m pytest -q --durations=10 -m vllm
+
+$(INSPECT_STAMP): setup.py constraints.txt
+	test -x $(INSPECT_VENV)/bin/python || $(PYTHON) -m venv $(INSPECT_VENV)
+	$(INSPECT_VENV)/bin/python -m pip install -q --upgrade pip
+	$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || \
+		$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)'
+	grep -vE '^(fsspec|pillow|python-dateutil)==' constraints.txt > $(INSPECT_VENV)/constraints.txt
+	$(INSPECT_VENV)/bin/python -m pip install -q -c $(INSPECT_VENV)/constraints.txt -e '.[test,inspect,trackio]'
+	@touch $@
+
+test-inspect: $(INSPECT_STAMP)
+	CI=1 HF_HUB_OFFLINE=1 $(INSPECT_VENV)/bin/python -m pytest -q --durations=10 -m 'slow or not slow' tests/inspect_eval tests/trainers/test_painted.py
 
 test-gpu: $(STAMP)
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m gpu

@@ -37,6 +37,8 @@ EXTRAS = {
     "serving": SERVING,
     "serve": SERVE,
     "test": TEST,
+    "inspect": ["inspect_ai>=0.3.285,<0.4"],  # wants older fsspec and python-dateutil than constraints.txt
+    "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
@@ -86,6 +88,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["hf-factuality = hf_factuality.cli:main"],
+        "inspect_ai": ["hf_factuality = hf_factuality.inspect_eval.tasks"],
         "pytest11": ["hf_factuality = hf_factuality.pytest_plugin"],
     },
     classifiers=[

@@ -31,7 +31,7 @@ LAYERS = [
     {"methods"},
     {"evaluation"},
     {"demos", "server"},
-    {"cli", "pytest_plugin"},
+    {"cli", "pytest_plugin", "inspect_eval"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

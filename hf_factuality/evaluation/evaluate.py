@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -143,27 +144,34 @@ def evaluate(
         `ValueError`, `DataError`, `CheckpointError`: an argument, a dataset or a model cannot be used. `JudgingError`: nothing
         could be answered or judged. `OSError`: a file cannot be written.
     """
-    given = dict(locals())
-    metric_names, own_metrics = named_metrics(split_names(metrics))
-    benchmark_names, own_benchmarks = named_benchmarks(split_names(benchmark))
-    given.update(
-        model=_several(model),
-        benchmark=benchmark_names or None,
-        own_benchmarks=own_benchmarks,
-        metrics=metric_names or None,
-        own_metrics=own_metrics,
-        stop=_several(stop),
-        dataset=_datasets(dataset),
-        answers=[Path(path) for path in _several(answers) or ()] or None,
-        metric_args=metric_args or {},
-        fail_under=fail_under or {},
-        out=Path(out),
-        knowledge=None if knowledge is None else Path(knowledge),
-        judge_prompt=None if judge_prompt is None else Path(judge_prompt),
-        command=command or _call(given),
-    )
-    args = Arguments(**given)
+    args = read_arguments(dict(locals()))
     return evaluate_suite(args) if suite else evaluate_model(args)
+
+
+def read_arguments(given: Mapping[str, Any]) -> Arguments:
+    """Arguments of [`evaluate`] by name, made of one form; those that are not given have its defaults."""
+    defaults = {name: it.default for name, it in signature(evaluate).parameters.items()}
+    given = {**defaults, **given}
+    metric_names, own_metrics = named_metrics(split_names(given["metrics"]))
+    benchmark_names, own_benchmarks = named_benchmarks(split_names(given["benchmark"]))
+    paths = {name: given[name] for name in ("out", "knowledge", "judge_prompt")}
+    return Arguments(
+        **{
+            **given,
+            "model": _several(given["model"]),
+            "benchmark": benchmark_names or None,
+            "own_benchmarks": own_benchmarks,
+            "metrics": metric_names or None,
+            "own_metrics": own_metrics,
+            "stop": _several(given["stop"]),
+            "dataset": _datasets(given["dataset"]),
+            "answers": [Path(path) for path in _several(given["answers"]) or ()] or None,
+            "metric_args": given["metric_args"] or {},
+            "fail_under": given["fail_under"] or {},
+            **{name: None if path is None else Path(path) for name, path in paths.items()},
+            "command": given["command"] or _call(given),
+        }
+    )
 
 
 def _several(given: Any) -> list[Any] | None:

@@ -19,17 +19,45 @@ _MARK = b'{"schema": "hf_factuality.answers/'
 _SAMPLE_KEYS = set("text finish_reason verification verified votes voted checklist checked selection selected".split())
 
 
-class Journal:
-    """The file of answers of one benchmark, open for adding; `overwrite` begins anew, other `settings` are a `DataError`.
+class KnownAnswers:
+    """What is known of answers, in memory.
 
-    `answers` holds what is known of an item by its id: `prompt`, `log_likelihoods`, and `completions`, a list with a
-    dictionary per sample, `None` for one to come.
+    `answers` holds it by the id of an item: `prompt`, `log_likelihoods`, and `completions`, a list with a dictionary per
+    sample, `None` for one to come.
     """
 
+    def __init__(self) -> None:
+        self.answers: dict[str, dict[str, Any]] = {}
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        answer = self.answers.setdefault(str(row.get("id")), {"completions": []})
+        answer |= {key: row[key] for key in ("prompt", "log_likelihoods") if key in row}
+        samples = row["samples"] if "samples" in row else {str(row["sample"]): row} if "sample" in row else {}
+        for number, found in samples.items() if isinstance(samples, dict) else enumerate(samples):
+            place = int(number)
+            answer["completions"] += [None] * (place + 1 - len(answer["completions"]))
+            if found is not None:
+                kept = {key: value for key, value in found.items() if key in _SAMPLE_KEYS}
+                answer["completions"][place] = {**(answer["completions"][place] or {}), **kept}
+
+    def sample(self, name: str, number: int = 0) -> dict[str, Any]:
+        """What is known of a completion of an item; empty if it is to come."""
+        samples = self.answers.get(name, {}).get("completions", [])
+        return (samples[number] if number < len(samples) else None) or {}
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows (`id`, and `sample` or `log_likelihoods`)."""
+        for row in rows:
+            self._take(row)
+
+
+class Journal(KnownAnswers):
+    """The file of answers of one benchmark, open for adding; `overwrite` begins anew, other `settings` are a `DataError`."""
+
     def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False):
+        super().__init__()
         self.path = path
         self._settings = json.loads(json.dumps(settings))
-        self.answers: dict[str, dict[str, Any]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and (self._is_empty() or overwrite):
             path.unlink()
@@ -54,24 +82,8 @@ class Journal:
             fix = "take the same, name another `out`, or add `overwrite` to answer anew"
             raise DataError(f"{self.path} holds answers of other settings: {'; '.join(different)}; {fix}")
 
-    def _take(self, row: Mapping[str, Any]) -> None:
-        answer = self.answers.setdefault(str(row.get("id")), {"completions": []})
-        answer |= {key: row[key] for key in ("prompt", "log_likelihoods") if key in row}
-        samples = row["samples"] if "samples" in row else {str(row["sample"]): row} if "sample" in row else {}
-        for number, found in samples.items() if isinstance(samples, dict) else enumerate(samples):
-            place = int(number)
-            answer["completions"] += [None] * (place + 1 - len(answer["completions"]))
-            if found is not None:
-                kept = {key: value for key, value in found.items() if key in _SAMPLE_KEYS}
-                answer["completions"][place] = {**(answer["completions"][place] or {}), **kept}
-
-    def sample(self, name: str, number: int = 0) -> dict[str, Any]:
-        """What is known of a completion of an item; empty if it is to come."""
-        samples = self.answers.get(name, {}).get("completions", [])
-        return (samples[number] if number < len(samples) else None) or {}
-
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines (`id`, and `sample` or `log_likelihoods`); they are on their way to the disk when this returns."""
+        """Add lines; they are on their way to the disk when this returns."""
         for row in rows:
             self._lines.add([row])
             self._take(row)

@@ -99,7 +99,8 @@ def evaluate_model(args: Arguments) -> EvaluateResult:
         stack.enter_context(only_run(lock_path(args.out), taken))
         stack.enter_context(quiet_guard())
         for task in plan.tasks:
-            _prepare(args, task, stack)
+            read_items(args, task)
+            load_judges(args, task, stack)
         abilities = [Ability(*it, args.limit, args.seed) for it in plan.abilities.items()]
         engine = _engine(args, plan)
         model = engine.identity()
@@ -139,8 +140,8 @@ def lock_path(out: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hf_factuality-{name}.lock"
 
 
-def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
-    """Read the items of a task, and load who judges them."""
+def read_items(args: Arguments, task: Task) -> None:
+    """Read the items of a task, and check that its metrics can be computed from them."""
     task.items, task.provenance = load_task_items(args, task, args.limit)
     if task.name == own_file.NAME:
         task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source, args.limit is None)
@@ -152,9 +153,14 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
     graded = {*GRADED_METRICS} & {*task.metrics}
     if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
-    judged = [name for name in task.metrics if name in task.judged_metrics and not (args.judge and name == "halluqa")]
     if args.judge and "halluqa" in task.metrics and not any(it.answer or it.reference for it in task.items):
         raise DataError(f"`judge` compares with reference answers, and {task.name} has none; give `verifier` instead")
+
+
+def load_judges(args: Arguments, task: Task, stack: ExitStack) -> None:
+    """Load who judges the answers to a task; its items are checked as far as they are known."""
+    graded = {*GRADED_METRICS} & {*task.metrics}
+    judged = [name for name in task.metrics if name in task.judged_metrics and not (args.judge and name == "halluqa")]
     if args.judge and (graded or "halluqa" in task.metrics):
         how = {"prompt": args.judge_prompt, "votes": args.judge_votes, "tokens": args.judge_tokens}
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
@@ -239,6 +245,9 @@ def _measure(
         "generation": how,
         "created": now(),
     }
+    if whole and task.benchmark.repo_id:
+        known = {"id": task.benchmark.repo_id, "config": task.benchmark.config, "split": task.benchmark.split}
+        common["leaderboard"] = known
     entries = []
     for name, result in found.items():
         verified = task.verifier and name in task.judged_metrics and not (name == "halluqa" and task.judge)

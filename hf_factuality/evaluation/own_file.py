@@ -39,7 +39,7 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
     rows = [row for _, row in read_rows(path)]
     if not rows:
         raise DataError(f"`dataset` {path.name} holds no rows")
-    items = [_item(row, number, f"{path.name}, row {number}") for number, row in enumerate(rows)]
+    items = [own_item(row, number, f"{path.name}, row {number}") for number, row in enumerate(rows)]
     name, times = Counter(item.id for item in items).most_common(1)[0]
     if times > 1:
         raise DataError(f"`dataset` {path.name}: the id {name!r} occurs {times} times")
@@ -76,7 +76,8 @@ def with_rules(
     return found
 
 
-def _item(row: Any, number: int, place: str) -> BenchmarkItem:
+def own_item(row: Any, number: int, place: str) -> BenchmarkItem:
+    """The item of a row; `DataError` if a column holds what it cannot."""
     if not isinstance(row, dict):
         raise DataError(f"{place} must be an object with the column 'question' or 'prompt', got {row!r:.100}")
     question, answer = row.get("question"), json_list(row.get("answer"))

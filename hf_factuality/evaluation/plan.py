@@ -114,7 +114,7 @@ class Arguments:
     match: str | None
     judge_votes: int
     judge_tokens: int
-    out: Path
+    out: Path | None  # None: nothing is written
     overwrite: bool
     fail_under: Mapping[str, float]
     max_not_judged: float | None
@@ -224,10 +224,11 @@ def make_plan(args: Arguments) -> EvaluationPlan:
         refuse_if(name not in known, f"`metric_args`: {name} takes none; only {', '.join(known)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
-    for path in (args.out, *(task.answers for task in tasks)):
-        make_way(path, args.answers or (), "out")
-    if args.out.exists():
-        load_results(args.out)
+    if args.out is not None:
+        for path in (args.out, *(task.answers for task in tasks)):
+            make_way(path, args.answers or (), "out")
+        if args.out.exists():
+            load_results(args.out)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     computed |= {text for name in abilities for text in (ABILITIES[name][0], f"{name}.{ABILITIES[name][0]}")}
     thresholds = check_thresholds(args.fail_under, computed)
@@ -420,7 +421,7 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
     refuse_if(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
-    answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
+    answers = args.out and args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = None if benchmark.kind == "log_likelihood" else _generation(args, benchmark, style)
     scope = "completion" if benchmark.kind == "judge" else args.scope
     task = Task(benchmark, style, metrics, generation, answers, scope, checklists=args.suite == "long-form")

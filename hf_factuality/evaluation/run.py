@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.evaluation.engines import Engine, Request
-from hf_factuality.evaluation.journal import Journal, journal_row
+from hf_factuality.evaluation.journal import Journal, KnownAnswers, journal_row
 from hf_factuality.evaluation.plan import Task
 from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
 from hf_factuality.generation.failures import GIVE_UP_AFTER, Failures
@@ -56,8 +56,9 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
         raise JudgingError(f"no question was answered; the first: {failures.first_reason}")
 
 
-def judge_answers(task: Task, journal: Journal) -> None:
-    """Judge what this verifier or judge has not judged with this evidence; `JudgingError` if nothing could be judged."""
+def judge_answers(task: Task, journal: KnownAnswers, give_up_after: int | None = GIVE_UP_AFTER) -> None:
+    """Judge what this verifier or judge has not judged with this evidence; `JudgingError` if nothing could be judged, unless
+    `give_up_after` is `None`."""
     texts = [
         (item, number, journal.sample(item.id, number).get("text"))
         for item in task.items
@@ -65,9 +66,10 @@ def judge_answers(task: Task, journal: Journal) -> None:
     ]
     rows = [answer_row(*found, task.scope) for found in texts if found[2] is not None]
     if task.verifier is not None:
-        _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier))
+        _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier), give_up_after)
     if task.selector is not None:
-        _verify(task.selector.guarded, rows, JournalVerdicts(journal, task.selector, "selection", "selected"))
+        verdicts = JournalVerdicts(journal, task.selector, "selection", "selected")
+        _verify(task.selector.guarded, rows, verdicts, give_up_after)
     if task.checklists:
         verdicts, judge = JournalVerdicts(journal, task.verifier, "checklist", "checked"), task.verifier.judge
         if judge:
@@ -77,22 +79,27 @@ def judge_answers(task: Task, journal: Journal) -> None:
                 for row in rows
                 if row.key[1] == 0 and row.ranges and "checklist" in row.key[0].reference
             ]
-            _verify(GuardedVerifier(reward.verifier, timeout=None), lists, verdicts)
+            _verify(GuardedVerifier(reward.verifier, timeout=None), lists, verdicts, give_up_after)
         else:
             verdicts.forget(rows)  # what another verifier's judge said
     if task.judge is not None:
         _vote(task.judge, rows, journal)
 
 
-def _verify(verifier: GuardedVerifier, rows: Sequence[VerificationRequest], verdicts: JournalVerdicts) -> None:
+def _verify(
+    verifier: GuardedVerifier,
+    rows: Sequence[VerificationRequest],
+    verdicts: JournalVerdicts,
+    give_up_after: int | None,
+) -> None:
     # An item may have no page in the knowledge base.
-    flags = {"give_up_after": GIVE_UP_AFTER, "needs_label": False, "progress": " verified", "total": len(rows)}
+    flags = {"give_up_after": give_up_after, "needs_label": False, "progress": " verified", "total": len(rows)}
     for _ in judge_rows(verifier, rows, verdicts=verdicts, **flags):  # each is in the journal by now
         pass
     verdicts.forget(rows)
 
 
-def _vote(judge: AnswerJudge, rows: Sequence[VerificationRequest], journal: Journal) -> None:
+def _vote(judge: AnswerJudge, rows: Sequence[VerificationRequest], journal: KnownAnswers) -> None:
     todo = []
     for row in rows:
         item, number = row.key

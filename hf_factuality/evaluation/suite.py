@@ -61,7 +61,7 @@ def evaluate_suite(args: Arguments) -> EvaluateResult:
         results += measured.results
         below += [f"{name}: {text}" for text in measured.failures]
         gc.collect()  # of the model, before the next one is loaded
-        told = ({"benchmark": it.task.name, **axes.long_form_axes(list(_axes_of(it)))} for it, _ in answers)
+        told = ({"benchmark": it.task.name, **axes.long_form_axes(list(answer_axes(it)))} for it, _ in answers)
         for row in tax_rows(answers) if tax else told:
             found.setdefault(row["benchmark"], []).append({"model": name, **row})
     rows = [row for here in found.values() for row in here]
@@ -120,7 +120,7 @@ def _runs(args: Arguments) -> Iterator[tuple[str, Arguments]]:
         yield name, replace(args, **who, out=args.out.with_suffix(f".{name}.json"))
 
 
-def _axes_of(answers: TaskAnswers) -> Iterator[axes.LongFormAnswer]:
+def answer_axes(answers: TaskAnswers) -> Iterator[axes.LongFormAnswer]:
     """The first answer to each item, as far as there is one."""
     task = answers.task
     for item, (sample, *_), (judged, *_) in zip(task.items, answers.samples, answers.judged, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 from hf_factuality._lazy import object_name
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.journal import Journal
+from hf_factuality.evaluation.journal import KnownAnswers
 from hf_factuality.generation.cache import content_key
 from hf_factuality.methods.abstention.reward import GRADES
 from hf_factuality.metrics._common import describe_component, who_judges
@@ -56,10 +56,16 @@ def gold_answers(item: BenchmarkItem) -> list[str]:
     return [item.answer] if isinstance(item.answer, str) else list(item.answer or ())
 
 
+def default_retriever(items: Sequence[BenchmarkItem]) -> str:
+    """How evidence is found for items, if nobody says it."""
+    return "topic" if items and all(item.topic for item in items) else "corpus"
+
+
 class AnswerVerifier:
     """A verifier, or one by its name, with evidence of the items, or of a knowledge base instead.
 
-    By default `retriever` is `"topic"` if every item has a topic, else `"corpus"` (all pages, by `KNOWLEDGE.bm25`).
+    By default `retriever` is `"topic"` if every item has a topic, else `"corpus"` (all pages, by `KNOWLEDGE.bm25`). Without
+    `items`, which then come later, it is `"corpus"`, and nothing is known of their evidence.
     """
 
     def __init__(
@@ -79,17 +85,21 @@ class AnswerVerifier:
         if knowledge is not None:
             from hf_factuality.retrieval.corpus import with_knowledge
 
-            retriever = retriever or ("topic" if all(item.topic for item in items) else "corpus")
+            retriever = retriever or default_retriever(items)
             verifier = with_knowledge(verifier, name, knowledge, retriever == "topic", top_k)
             settings = {"fingerprint": verifier.retriever.base.fingerprint, "retriever": retriever, "top_k": top_k}
             self.description["knowledge"] = {"file": knowledge.name, **settings}
         self.guarded = GuardedVerifier(verifier, timeout=None)
         self.judge = verifier.judge if isinstance(verifier, VerifierPipeline) else None
         self.requires_evidence = self.guarded.requires_evidence
-        if self.requires_evidence and not any(item.evidence for item in items):
-            fix = "give `knowledge` FILE (docs/knowledge.md), or a `dataset` with evidence"
-            raise DataError(f"`verifier` {name} needs evidence and no item has any; {fix}")
+        self.check(items)
         self.description |= dict(zip(("extractor", "judge"), who_judges(verifier), strict=True))
+
+    def check(self, items: Sequence[BenchmarkItem]) -> None:
+        """`DataError` if there are items, and none has the evidence that the verifier needs."""
+        if items and self.requires_evidence and not any(item.evidence for item in items):
+            fix = "give `knowledge` FILE (docs/knowledge.md), or a `dataset` with evidence"
+            raise DataError(f"`verifier` {self.description['name']} needs evidence and no item has any; {fix}")
 
     def key(self, row: VerificationRequest) -> str:
         """Names everything that a verification depends on."""
@@ -102,7 +112,7 @@ class AnswerVerifier:
 class JournalVerdicts:
     """Verifications of a journal by the same verifier and evidence; `names`: of a verification, and of its key."""
 
-    def __init__(self, journal: Journal, verifier: AnswerVerifier, *names: str):
+    def __init__(self, journal: KnownAnswers, verifier: AnswerVerifier, *names: str):
         self._journal, self._key = journal, verifier.key
         self._found, self._by = names or ("verification", "verified")
 

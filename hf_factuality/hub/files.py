@@ -31,7 +31,7 @@ _KINDS = {
         adapter_config.json adapter_model.safetensors adapter_model.bin
         critic/config.json critic/model.safetensors critic/model-*-of-*.safetensors
         critic/model.safetensors.index.json critic/value_head.pt
-        results*.json reliability.svg ratios.json
+        results*.json .eval_results/*.yaml reliability.svg ratios.json
         verifier_config.json prompts/*.txt prompts/*/*.txt
         verifier/verifier_config.json verifier/config.json verifier/prompts/*.txt verifier/prompts/*/*.txt
         """.split(),
@@ -40,6 +40,7 @@ _KINDS = {
     "pairs": ("README.md", "LICENSE*", "pairs.parquet"),
     "space": ("README.md", "LICENSE*", "Dockerfile", "**/*.py", "**/*.json", "**/*.txt", "**/*.md"),
 }
+_LEADERBOARDS = ".eval_results/*.yaml"
 _STATE = "state of a run, which only resuming it needs"
 _NEVER = {
     "hidden": (".*",),
@@ -106,7 +107,7 @@ def _why_not(
     parts = name.rstrip("/").split("/")
     if name.endswith("/"):
         return "a link to a folder"
-    never = _never(parts)
+    never = None if _is(parts, _LEADERBOARDS) else _never(parts)
     if never is not None and not (resumable and never == _STATE):
         return never
     if not path.is_file():

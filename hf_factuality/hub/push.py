@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
+from hf_factuality.hub.leaderboards import FOLDER, check_leaderboard_file
 from hf_factuality.hub.published import check_allowed, published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
 from hf_factuality.io.upload import Published, prepare_repo, publish, refuse_secrets
@@ -118,6 +119,8 @@ def plan_push(
                 files[start + name] = replace(file, notes=[*file.notes, _UNFILLED])
             if repo_type == "model":
                 _check_card(file.read().decode("utf-8"), path, allow_paths)
+        if name.startswith(f"{FOLDER}/") and repo_type == "model":
+            check_leaderboard_file(name, file.read())
         if path.name == "value_head.pt":
             _check_value_head(path)
     if resumable and MANIFEST in found:

@@ -23,6 +23,7 @@ from hf_factuality.io.files import last_name, write_atomically
 
 
 SCHEMA = "hf_factuality.results/1"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _NUMBER, _TEXT = (int, float), (str, type(None))
 _ENTRY: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("benchmark", "metric", "created"), (str,)),
@@ -110,7 +111,9 @@ def check_results(found: Any, place: str) -> None:
         name = f"{place}: results[{number}]"
         if not isinstance(entry, dict):
             raise DataError(f"{name} must be an object, got {entry!r:.100}")
-        _check(entry, _ENTRY, name, title=(str,), note=(str,))
+        _check(entry, _ENTRY, name, title=(str,), note=(str,), leaderboard=(dict,))
+        if "leaderboard" in entry:
+            _check(entry["leaderboard"], {"id": (str,)}, f"{name}: leaderboard", config=_TEXT, split=_TEXT)
         interval = entry["confidence_interval"]
         if interval is not None:
             _check(interval, dict.fromkeys(("low", "high", "level"), _NUMBER), f"{name}: confidence_interval")

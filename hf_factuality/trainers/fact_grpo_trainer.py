@@ -35,6 +35,7 @@ from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
+from hf_factuality.trainers._painted import PaintedCompletions
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
 from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, PolicyRollout, SamplingTrainer
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
@@ -183,6 +184,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
                     f"'<think>a</think>' is decoded to {decoded!r}; add its tags as ordinary (not special) tokens"
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
+        self.add_callback(PaintedCompletions(lambda: getattr(self, "_judged", ())))
 
     @property
     def _by_rewards(self) -> bool:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from hf_factuality.cli import main
 from hf_factuality.cli.train import METHODS
-from hf_factuality.cli.train.shared import introduced_by
+from hf_factuality.cli.train.shared import TrainingParser, introduced_by
 from hf_factuality.io.recipes import RECIPES, find_recipe
 from hf_factuality.spans import Label
 from tests.examples.conftest import FAST
@@ -117,3 +117,26 @@ def test_the_command_and_the_script_train_the_same_model(tiny_model, tmp_path):
     before = load_file(f"{tiny_model}/model.safetensors")
     assert all((weights["script"][name] == weights["command"][name]).all() for name in before)
     assert any((weights["script"][name] != before[name]).any() for name in before)
+
+
+@pytest.mark.parametrize(
+    ("installed", "words", "recipe", "tracker"),
+    [
+        (True, [], "", ["trackio"]),
+        (False, [], "", []),
+        (True, ["--report_to", "none"], "", []),
+        (True, ["--report_to=wandb"], "", ["wandb"]),
+        (True, [], "report_to: none\n", []),
+    ],
+)
+def test_trackio_is_the_tracker_where_it_is_installed_and_none_is_named(
+    installed, words, recipe, tracker, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("transformers.integrations.is_trackio_available", lambda: installed)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"output_dir: out\nuse_cpu: true\nbf16: false\n{recipe}")
+    parser = TrainingParser("fspo", load_training("fspo").TYPES)
+    args = next(it for it in parser.read(["--config", str(path), *words]) if hasattr(it, "report_to"))
+    assert args.report_to == tracker
+    # A Space, which would be public, is made for nobody who did not ask for it.
+    assert args.trackio_static_space_id is (False if tracker == ["trackio"] else None)

@@ -6,8 +6,10 @@ import argparse
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import yaml
 from trl import TrlParser
 
 from hf_factuality.cli.shared import with_underscores
@@ -77,6 +79,7 @@ class TrainingParser(TrlParser):
             `ValueError`: if a flag does not exist, or `--config` has no file.
         """
         words = with_recipe(words)
+        self._set_tracker(words)
         *found, from_file, left = self.parse_args_and_config(
             words, return_remaining_strings=True, separate_remaining_strings=True
         )
@@ -90,6 +93,24 @@ class TrainingParser(TrlParser):
                 f"no flag {left[0]}; {hint}" if left[0].startswith("--") else f"{left[0]!r} is of no flag"
             )
         return tuple(found)
+
+    def _set_tracker(self, words: Sequence[str]) -> None:
+        """Take Trackio where it is installed and neither the flags nor the recipe say who tracks the run.
+
+        It logs to this machine: a Space, which would be public, is made only for who asks for it.
+        """
+        from transformers.integrations import is_trackio_available
+
+        known = {action.dest for action in self._actions}
+        if "report_to" not in known or not is_trackio_available():
+            return
+        recipe = Path(words[words.index("--config") + 1]) if "--config" in words else None
+        named = {word.partition("=")[0].removeprefix("--") for word in words}
+        named |= (
+            {*(yaml.safe_load(recipe.read_text(encoding="utf-8")) or ())} if recipe and recipe.is_file() else set()
+        )
+        if "report_to" not in named:
+            self.set_defaults(report_to="trackio", trackio_static_space_id=False)
 
 
 def with_recipe(words: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from hf_factuality.hub.cards.settings import (
     own_words,
     plain_name,
 )
+from hf_factuality.hub.leaderboards import write_leaderboard_files
 from hf_factuality.hub.results import folder_fingerprint, format_value
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
@@ -150,6 +151,7 @@ def write_trainer_card(
         reliability=reliability,
     )
     card.save(folder / "README.md")
+    write_leaderboard_files(folder, results.leaderboards if results is not None else [])
     problems = card_problems(str(card))
     if problems:
         logger.warning("the model card needs a look before it is published: %s", "; ".join(problems))
@@ -238,6 +240,7 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
             write_atomically(path, new.encode("utf-8"))  # a link is replaced, what it leads to stays
         except OSError as error:
             raise HubError(f"{path} cannot be written: {error}") from error
+    write_leaderboard_files(Path(folder), found.leaderboards if found is not None else [])
     return path
 
 

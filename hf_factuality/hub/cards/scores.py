@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement, shown_count, shown_value
+from hf_factuality.hub.leaderboards import LeaderboardResult
+from hf_factuality.hub.results import (
+    COMMIT,
+    SCHEMA,
+    changed_measurement,
+    load_results,
+    measurement,
+    shown_count,
+    shown_value,
+)
 from hf_factuality.io.markdown import cell, escaped
 
 
 logger = logging.getLogger(__name__)
 REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 ROLES = ("before", "after")
 
 
@@ -48,13 +56,15 @@ class ModelIdentity:
 class CardResults:
     """Results as a card shows them: rows of the table, notes on how they were measured, and arguments of `EvalResult`.
 
-    `files` are those that lie in the folder, and so are published with the card.
+    `files` are those that lie in the folder, and so are published with the card; `leaderboards` is every result, for the files of
+    `.eval_results`.
     """
 
     rows: list[dict[str, str]]
     notes: list[str]
     eval_results: list[dict[str, Any]]
     files: list[Path] = field(default_factory=list)
+    leaderboards: list[LeaderboardResult] = field(default_factory=list)
 
 
 def card_results(
@@ -124,7 +134,7 @@ def _role(
 def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str | None) -> CardResults:
     old, new = _entries(before), _entries(after)
     by_name = {(entry["benchmark"], entry["metric"]): entry for entry, _ in old.values()}
-    rows, notes, index, used = [], [], [], []
+    rows, notes, index, used, leaderboards = [], [], [], [], []
     published = {path for path, _ in before + after if path.parent.resolve() == folder.resolve()}
     for key, (entry, file) in new.items():
         name = entry["benchmark"], entry["metric"]
@@ -143,11 +153,13 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
         if first is None and name in by_name:
             changed = ", ".join(changed_measurement(by_name[name], entry))
             notes.append(_cell(f"{name[0]}, {name[1]}: measured differently before ({changed}), so not compared."))
+        source = file if len(after) == 1 and file in published and "/" in (repo_id or "") else None
+        url = source and f"https://huggingface.co/{repo_id}/blob/main/{source.name}"
+        leaderboards.append(LeaderboardResult(entry, url))
         if entry["value"] is not None:
-            source = file if len(after) == 1 and file in published else None
-            index.append(_eval_result(entry, first, file in published and file.name, source, repo_id))
+            index.append(_eval_result(entry, first, file in published and file.name, url))
     notes = [*_how([entry for entry, _ in new.values()]), *notes]
-    return CardResults(rows, notes, index, [path for path in dict.fromkeys(used) if path in published])
+    return CardResults(rows, notes, index, [path for path in dict.fromkeys(used) if path in published], leaderboards)
 
 
 def _entries(files: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, tuple[dict[str, Any], Path]]:
@@ -165,8 +177,7 @@ def _eval_result(
     entry: Mapping[str, Any],
     before: Mapping[str, Any] | None,
     file: str | None,
-    source: Path | None,
-    repo_id: str | None,
+    url: str | None,
 ) -> dict[str, Any]:
     dataset = entry["dataset"]
     name = str(dataset.get("dataset") or entry["benchmark"])
@@ -186,9 +197,8 @@ def _eval_result(
         "metric_value": entry["value"],
         "metric_args": {**arguments, **({"results_file": file} if file else {})},
     }
-    if source is not None and repo_id is not None and "/" in repo_id:
-        found |= {"source_name": "hf-factuality evaluate",
-                  "source_url": f"https://huggingface.co/{repo_id}/blob/main/{source.name}"}  # fmt: skip
+    if url is not None:
+        found |= {"source_name": "hf-factuality evaluate", "source_url": url}
     return found
 
 
