@@ -13,6 +13,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 from hf_factuality.functional.calibration import sigmoid
@@ -527,38 +529,90 @@ class LexicalJudge:
         """Arguments that make this judge again."""
         return {"threshold": self.threshold}
 
+    @property
+    def revision(self) -> str:
+        """Digest of the weights and of the lexicon: verdicts of other weights are other verdicts."""
+        return _revision()
+
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
-        return [self._judge(item) for item in inputs]
+        readings = [read_words(item) for item in inputs]
+        return [
+            verdict(item, found, self.threshold) if isinstance(found, WordReading) else found
+            for item, found in zip(inputs, readings, strict=True)
+        ]
 
-    def _judge(self, item: JudgeInput) -> Judgement:
-        found = tokens(item.claim)
-        if states_nothing(item.claim, found):
-            return Judgement(Label.NO_FACT)
-        index = _index(tuple(item.evidence))
-        if not index.sentences:
-            return Judgement(Label.UNVERIFIABLE)
-        values, sentence, contradicted, best = _features(item.claim, found, index)
-        copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
-        language = guess_language(item.claim)
-        if language == "zh":
-            score = sigmoid(
-                _logit(dict(zip(FEATURES, WEIGHTS, strict=True)), INTERCEPT, dict(zip(FEATURES, values, strict=True)))
-            )
-        elif not copied and (language := _foreign(item)):
-            return Judgement(None, reason=NOT_READ.format(language=language))
-        else:
-            score, against = _english(item.claim, values, best, index)
-            contradicted = against and score < self.threshold
-        if copied:
-            score, contradicted = max(score, COPIED), False
-        if contradicted:
-            label = Label.CONTRADICTED
-        else:
-            label = Label.SUPPORTED if score >= self.threshold else Label.UNVERIFIABLE
-        if label in _HEDGED and HEDGE.search(item.claim) and not (sentence and HEDGE.search(sentence)):
-            label = _HEDGED[label]
-        return Judgement(label, score, sentence)
+
+class WordReading(NamedTuple):
+    """What the words of a claim and of its evidence say.
+
+    Args:
+        score (`float`):
+            Probability of support.
+        against (`bool`):
+            Whether a sentence that is about the same says otherwise.
+        copied (`bool`):
+            Whether the claim stands in the evidence word for word.
+        sentence (`str`, *optional*):
+            The decisive sentence.
+        features (`dict[str, float]`):
+            Of an English claim, those of [`english_features`] and the two scores (`"short"`, `"long"`) before they are joined;
+            else empty.
+        closest (`tuple[str, ...]`):
+            Up to three sentences of the evidence, in the order of the text.
+    """
+
+    score: float
+    against: bool
+    copied: bool
+    sentence: str | None
+    features: dict[str, float]
+    closest: tuple[str, ...]
+
+
+def read_words(item: JudgeInput) -> WordReading | Judgement:
+    """Compare the words of a claim and its evidence; the judgement, where there is nothing to compare."""
+    found = tokens(item.claim)
+    if states_nothing(item.claim, found):
+        return Judgement(Label.NO_FACT)
+    index = _index(tuple(item.evidence))
+    if not index.sentences:
+        return Judgement(Label.UNVERIFIABLE)
+    values, sentence, against, best = _features(item.claim, found, index)
+    copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
+    named: dict[str, float] = {}
+    if guess_language(item.claim) == "zh":
+        score = sigmoid(
+            _logit(dict(zip(FEATURES, WEIGHTS, strict=True)), INTERCEPT, dict(zip(FEATURES, values, strict=True)))
+        )
+    elif not copied and (language := _foreign(item)):
+        return Judgement(None, reason=NOT_READ.format(language=language))
+    else:
+        score, against, named = _english(item.claim, values, best, index)
+    if copied:
+        score, against = max(score, COPIED), False
+    closest = tuple(index.sentences[number] for number in _around(best, len(index.sentences)))
+    return WordReading(score, against, copied, sentence, named, closest)
+
+
+def verdict(item: JudgeInput, reading: WordReading, threshold: float) -> Judgement:
+    """The label of a claim by its score and by what speaks against it."""
+    score, sentence = reading.score, reading.sentence
+    # A Chinese claim that a sentence contradicts may share enough words with it for a high score.
+    if reading.against and (score < threshold or not reading.features):
+        label = Label.CONTRADICTED
+    else:
+        label = Label.SUPPORTED if score >= threshold else Label.UNVERIFIABLE
+    if label in _HEDGED and HEDGE.search(item.claim) and not (sentence and HEDGE.search(sentence)):
+        label = _HEDGED[label]
+    return Judgement(label, score, sentence)
+
+
+@lru_cache(maxsize=1)
+def _revision() -> str:
+    lexicon = sha256((Path(__file__).parent / "lexicon.txt.gz").read_bytes()).hexdigest()
+    weights = (WEIGHTS, INTERCEPT, SHORT, SHORT_INTERCEPT, LONG, LONG_INTERCEPT, LENGTH, LENGTH_SCALE, COPY_WEIGHT)
+    return sha256(f"{weights} {lexicon}".encode()).hexdigest()[:12]
 
 
 _ENGLISH = frozenset("the of and is with by for from that his her which who".split())
@@ -576,22 +630,29 @@ def _foreign(item: JudgeInput) -> str | None:
     return language
 
 
-def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _Index) -> tuple[float, bool]:
-    """The score of an English claim, and whether a sentence that is about the same speaks against it."""
+def _english(
+    claim: str, values: Sequence[float], best: Sequence[int], index: _Index
+) -> tuple[float, bool, dict[str, float]]:
+    """The score of an English claim, whether a sentence that is about the same speaks against it, and its features."""
     named = _english_features(claim, values, best, index)
     length = len(claim.split())
     long = _logit(LONG, LONG_INTERCEPT, named)
     if length <= COPY_LENGTH and max(named["far"], named["words"]) <= COPY_MISSING:
         long += COPY_WEIGHT * sum(SHORT.get(name, 0.0) * named[name] for name in COPY_DIFFERENCES)
-    share = sigmoid((length - LENGTH) / LENGTH_SCALE)
-    logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * long
+    short = _logit(SHORT, SHORT_INTERCEPT, named)
+    share = length_share(claim)
     against = (
         named["conflict"] > 0
         or named["words"] < 0.25
         and named["far"] < 0.35
         and any(named[name] >= 1.0 for name in AGAINST)
     )
-    return sigmoid(logit), against
+    return sigmoid((1 - share) * short + share * long), against, named | {"short": short, "long": long}
+
+
+def length_share(claim: str) -> float:
+    """How far a claim counts as a long one, in [0, 1]."""
+    return sigmoid((len(claim.split()) - LENGTH) / LENGTH_SCALE)
 
 
 @lru_cache(maxsize=1 << 12)
