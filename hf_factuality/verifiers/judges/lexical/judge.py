@@ -556,10 +556,11 @@ class WordReading(NamedTuple):
         sentence (`str`, *optional*):
             The decisive sentence.
         features (`dict[str, float]`):
-            Of an English claim, those of [`english_features`] and the two scores (`"short"`, `"long"`) before they are joined;
-            else empty.
+            Of an English claim, those of [`english_features`]; else empty.
         closest (`tuple[str, ...]`):
             Up to three sentences of the evidence, in the order of the text.
+        sentences (`int`):
+            How many the evidence has.
     """
 
     score: float
@@ -568,6 +569,7 @@ class WordReading(NamedTuple):
     sentence: str | None
     features: dict[str, float]
     closest: tuple[str, ...]
+    sentences: int
 
 
 def read_words(item: JudgeInput) -> WordReading | Judgement:
@@ -592,7 +594,7 @@ def read_words(item: JudgeInput) -> WordReading | Judgement:
     if copied:
         score, against = max(score, COPIED), False
     closest = tuple(index.sentences[number] for number in _around(best, len(index.sentences)))
-    return WordReading(score, against, copied, sentence, named, closest)
+    return WordReading(score, against, copied, sentence, named, closest, len(index.sentences))
 
 
 def verdict(item: JudgeInput, reading: WordReading, threshold: float) -> Judgement:
@@ -639,20 +641,15 @@ def _english(
     long = _logit(LONG, LONG_INTERCEPT, named)
     if length <= COPY_LENGTH and max(named["far"], named["words"]) <= COPY_MISSING:
         long += COPY_WEIGHT * sum(SHORT.get(name, 0.0) * named[name] for name in COPY_DIFFERENCES)
-    short = _logit(SHORT, SHORT_INTERCEPT, named)
-    share = length_share(claim)
+    share = sigmoid((length - LENGTH) / LENGTH_SCALE)
+    logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * long
     against = (
         named["conflict"] > 0
         or named["words"] < 0.25
         and named["far"] < 0.35
         and any(named[name] >= 1.0 for name in AGAINST)
     )
-    return sigmoid((1 - share) * short + share * long), against, named | {"short": short, "long": long}
-
-
-def length_share(claim: str) -> float:
-    """How far a claim counts as a long one, in [0, 1]."""
-    return sigmoid((len(claim.split()) - LENGTH) / LENGTH_SCALE)
+    return sigmoid(logit), against, named
 
 
 @lru_cache(maxsize=1 << 12)
