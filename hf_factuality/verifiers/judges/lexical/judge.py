@@ -516,8 +516,8 @@ class LexicalJudge:
     """
 
     limits = (
-        "judged by 'lexical': words, numbers, negations and roles are compared, what only follows is missed; 'best' takes "
-        "a stronger judge (docs/verifiers.md)"
+        "judged by 'lexical': words, numbers, negations and roles are compared, what only follows is missed; 'small' "
+        "and 'best' are stronger (docs/verifiers.md)"
     )
 
     def __init__(self, threshold: float = 0.5):

@@ -49,11 +49,11 @@ _CERTAIN = 1e-4
 
 def joined_features(reading: WordReading, support: float) -> dict[str, float]:
     """What the learned layer reads: log odds of support by the words and by the network, and differences of the words."""
-    found = {"words": log_odds(reading.score), "network": log_odds(support)}
+    found = {"words": _log_odds(reading.score), "network": _log_odds(support)}
     return found | {name: reading.features[name] for name in JOINED if name not in found}
 
 
-def log_odds(probability: float) -> float:
+def _log_odds(probability: float) -> float:
     """Of a probability that is kept away from 0 and 1."""
     probability = min(max(probability, _CERTAIN), 1 - _CERTAIN)
     return math.log(probability / (1 - probability))
@@ -107,8 +107,8 @@ class SmallJudge(LexicalJudge):
     """
 
     limits = (
-        "judged by 'small', a network of 22 million parameters and the words: it misreads claims that larger models read; "
-        "'best' takes a stronger judge (docs/verifiers.md)"
+        "judged by 'small', a small network and the words: nearly half of the false claims that keep the words of the evidence pass; "
+        "'best' takes a stronger judge where it can be loaded (docs/small-verifier.md)"
     )
 
     @property
