@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.reading.completion import passage_sentences
-from hf_factuality.reading.same import words_of
 from hf_factuality.reading.sentences import guess_language, segmentation_language
 from hf_factuality.reading.words import ARTICLES, FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
@@ -581,7 +580,7 @@ def read_words(item: JudgeInput) -> WordReading | Judgement:
     if not index.sentences:
         return Judgement(Label.UNVERIFIABLE)
     values, sentence, against, best = _features(item.claim, found, index)
-    copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
+    copied = any(_stands_at(item.claim, number, index) for number in best)
     named: dict[str, float] = {}
     if guess_language(item.claim) == "zh":
         score = sigmoid(
@@ -652,9 +651,27 @@ def _english(
     return sigmoid(logit), against, named
 
 
+def _stands_at(claim: str, number: int, index: _Index) -> bool:
+    """Whether a claim is, word for word, a sentence of the evidence, or with those around it the sentence that was cut there."""
+    wanted = _spelt(claim)
+    for start in range(max(0, number - 3), number + 1):
+        found = ""
+        for stop in range(start, len(index.sentences)):
+            found += _spelt(index.sentences[stop])
+            if found == wanted and number <= stop:
+                return True
+            if not wanted.startswith(found):
+                break
+    return False
+
+
+# Marks that say nothing; signs, units and the points within numbers do.
+_UNSAID = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[^\w.,%‰+\-−–$€£¥°<>=≥≤≠/]")
+
+
 @lru_cache(maxsize=1 << 12)
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.lower() for word in words_of(text.rstrip().rstrip("!.。！")))
+def _spelt(text: str) -> str:
+    return _UNSAID.sub("", text.lower())
 
 
 class LexicalVerifier(VerifierPipeline):

@@ -44,6 +44,8 @@ SAME_NUMBER = 3.0
 # sentences and words on; chosen on WiCE dev.
 SENTENCES, SENTENCES_SCALE = 12, 2.0
 WORDS, WORDS_SCALE = 6, 1.0
+# From this share of the words on the network is not asked.
+WORDS_ALONE = 0.99
 _CERTAIN = 1e-4
 
 
@@ -70,9 +72,14 @@ def joined_score(claim: str, reading: WordReading, support: float) -> float:
     joined -= sure * max(cost * reading.features[name] for name, cost in COSTS.items())
     if _same_number(claim, reading):
         joined += SAME_NUMBER
-    unread = sigmoid((reading.sentences - SENTENCES) / SENTENCES_SCALE)
-    unread *= sigmoid((length - WORDS) / WORDS_SCALE)
+    unread = unread_share(claim, reading)
     return sigmoid((1 - unread) * joined + unread * features["words"])
+
+
+def unread_share(claim: str, reading: WordReading) -> float:
+    """How far the words alone decide, in [0, 1]."""
+    many = sigmoid((reading.sentences - SENTENCES) / SENTENCES_SCALE)
+    return many * sigmoid((len(claim.split()) - WORDS) / WORDS_SCALE)
 
 
 # "1,500", "1980s", "25%"; number words from two on.
@@ -133,7 +140,7 @@ class SmallJudge(LexicalJudge):
         pairs = {
             (" ".join(found.closest), item.claim): (0.0, 0.0, 0.0)
             for item, found in zip(inputs, readings, strict=True)
-            if isinstance(found, WordReading) and _is_read(found)
+            if isinstance(found, WordReading) and _is_read(item.claim, found)
         }
         if pairs:
             pairs = dict(zip(pairs, load_network().probabilities(list(pairs)), strict=True))  # each is run once
@@ -142,7 +149,7 @@ class SmallJudge(LexicalJudge):
             if isinstance(found, Judgement):
                 results.append(found)
                 continue
-            if _is_read(found):
+            if _is_read(item.claim, found):
                 classes = pairs[" ".join(found.closest), item.claim]
                 score = joined_score(item.claim, found, classes[SUPPORTED])
                 found = found._replace(score=score, against=found.against or max(classes) == classes[CONTRADICTED])
@@ -150,9 +157,9 @@ class SmallJudge(LexicalJudge):
         return results
 
 
-def _is_read(reading: WordReading) -> bool:
+def _is_read(claim: str, reading: WordReading) -> bool:
     """Whether the network has a say."""
-    return bool(reading.features) and not reading.copied
+    return bool(reading.features) and not reading.copied and unread_share(claim, reading) < WORDS_ALONE
 
 
 class SmallVerifier(VerifierPipeline):
