@@ -136,7 +136,7 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
         chosen = [
             pair
             for name, count in settings["taken"].items()
-            for pair in rng.sample(pairs[name], min(count, len(pairs[name])))
+            for pair in rng.sample(pairs.get(name, []), min(count, len(pairs.get(name, []))))
         ]
         print(json.dumps({"run": number, "pairs": len(chosen), **{k: v for k, v in settings.items() if k != "taken"}}))
         train(network, tokenizer, chosen, settings["rate"], number, settings["minutes"], settings["batches"])
