@@ -60,6 +60,7 @@ setup(
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
         "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],
+        "hf_factuality.verifiers.judges.small": ["*.md", "*.json", "*.safetensors"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
     },
     python_requires=">=3.11,<3.14",

@@ -70,6 +70,7 @@ from hf_factuality.methods.rlfh.judge import (
     SelfJudge as SelfJudge,
     SelfVerifier as SelfVerifier,
 )
+from hf_factuality.verifiers.judges.small.judge import SmallJudge as SmallJudge, SmallVerifier as SmallVerifier
 from hf_factuality.methods.truthfulness.judge import (
     ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,

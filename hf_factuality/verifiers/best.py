@@ -145,7 +145,5 @@ def best_verifier(
                 f"{needs / 1e9:.1f} of {memory / 1e9:.1f} GB free {kind}"
             )
             return it, chosen + (f". Stronger ones: {'; '.join(left)}" if left else "")
-    words = (
-        f"took 'lexical', which compares words and needs no weights; there are {memory / 1e9:.1f} GB of free {kind}"
-    )
+    words = f"took 'small', whose weights are in the package; there are {memory / 1e9:.1f} GB of free {kind}"
     return None, f"{words}. Stronger ones: {'; '.join(left)}"

@@ -28,7 +28,7 @@ _BUILT_IN = {
 _BUILT_IN["best"] = f"{__name__}:load_best"
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
-    "'lexical', 'best' (the strongest published one that fits the memory), 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'factcg', 'minicheck', 'hhem', 'lettucedetect' or 'veriscorefast' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
+    "'lexical' (words only, fast), 'small' (a small network in the package, no download), 'best' (the strongest published one that fits the memory), 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'factcg', 'minicheck', 'hhem', 'lettucedetect' or 'veriscorefast' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
 TOKENS_HELP = "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included; longest answer of 'veriscorefast' (default 2048)"
@@ -46,7 +46,8 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
 
     Args:
         name (`str` or [`~hf_factuality.verifiers.Verifier`]):
-            - `"lexical"`: word overlap, no model.
+            - `"lexical"`: words, numbers, negations and roles compared, no model.
+            - `"small"`: these and a small network that ships with the package.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
             - `"gold"`, or `"gold:SCORER"`: the whole answer against gold answers, no model.
             - `"factcg"`, `"minicheck"`, `"hhem"`, `"lettucedetect"` (exact spans) and `"veriscorefast"` (claims and verdicts in one
@@ -128,7 +129,7 @@ def load_best(trust_remote_code: bool = False, **kwargs: Any) -> Verifier:
         found, why = best_verifier(trust_remote_code=trust_remote_code, published=published)
         logger.warning("verifier 'best': %s", why)
         if found is None:
-            return load_verifier("lexical", **kwargs)
+            return load_verifier("small", **kwargs)
         try:
             return load_verifier(found.name, **kwargs, **({"trust_remote_code": True} if found.remote_code else {}))
         except OSError as error:

@@ -79,10 +79,13 @@ def test_files_of_claims(run, encoder, tmp_path):
     ("rows", "said"),
     [
         ([], "claims.jsonl has no rows"),
-        ([{"claim": "a b c", "evidence": "d", "label": "maybe"}], "row 1: the label 'maybe' is unknown"),
-        ([{"claim": "a b c", "evidence": " ", "label": True}], "row 1: 'evidence' must be a text"),
-        ([{"claim": "a b c", "label": True}], "row 1: 'evidence' must be a text"),
-        ([{"claim": " ", "evidence": "d", "label": True}], "row 1: 'claim' must be a text"),
+        (
+            [{"claim": "a b c", "evidence": "d", "label": "maybe"}],
+            "row 1: the label in 'label' must be supported or not_supported .* got 'maybe'",
+        ),
+        ([{"claim": "a b c", "evidence": " ", "label": True}], "row 1: 'evidence' must be text"),
+        ([{"claim": "a b c", "label": True}], "row 1: 'evidence' must be text"),
+        ([{"claim": " ", "evidence": "d", "label": True}], "row 1 has no text in 'claim'"),
         ([7], "row 1: a row is an object"),
         ([row for row in labelled() if row["label"]], "36 supported and 0 not supported, and both are needed"),
     ],

@@ -5,8 +5,8 @@ import pytest
 
 from hf_factuality.verifiers import (
     PUBLISHED_WEIGHTS,
-    LexicalVerifier,
     PublishedWeights,
+    SmallVerifier,
     best_verifier,
     load_verifier,
     registry,
@@ -33,8 +33,8 @@ CODE, LARGE, SMALL = (
         (3.1, False, False, "large small", SMALL, "factcg needs 3.2 GB"),
         (4.2, True, False, "large small", LARGE, "needs 4.1 of 4.2 GB free GPU"),
         (80.0, False, False, "small", SMALL, "factcg is neither cached nor can the Hub be reached"),
-        (80.0, False, False, "", None, "took 'lexical'.*hhem is neither cached"),
-        (1.0, False, False, "large small", None, "took 'lexical'.*1.0 GB of free RAM"),
+        (80.0, False, False, "", None, "took 'small'.*hhem is neither cached"),
+        (1.0, False, False, "large small", None, "took 'small'.*1.0 GB of free RAM"),
     ],
 )
 def test_the_strongest_that_fits_and_can_be_had(memory, on_gpu, trust, cached, expected, said):
@@ -56,11 +56,11 @@ def test_the_table_is_in_order():
     assert {it.name.partition(":")[0] for it in PUBLISHED_WEIGHTS} <= set(VERIFIER_NAMES)
 
 
-def test_without_weights_it_is_the_lexical_one(monkeypatch, caplog):
+def test_without_weights_it_is_the_small_one(monkeypatch, caplog):
     monkeypatch.setattr(registry, "best_verifier", partial(best_verifier, have=lambda model: ""))
-    assert isinstance(load_verifier("best"), LexicalVerifier) and model_in_process("best") is None
+    assert isinstance(load_verifier("best"), SmallVerifier) and model_in_process("best") is None
     (record,) = caplog.records
-    assert record.message.startswith("verifier 'best': took 'lexical', which compares words")
+    assert record.message.startswith("verifier 'best': took 'small', whose weights are in the package")
     with pytest.raises(ValueError, match="'best' takes no model"):
         load_verifier("best:a/b")
 

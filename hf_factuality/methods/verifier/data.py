@@ -10,26 +10,15 @@ from typing import Any
 
 from datasets import Dataset
 
+from hf_factuality.data.labelled_claims import read_claim
 from hf_factuality.data.reading import Rows
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import json_list
 from hf_factuality.methods.verifier.edits import EDITS, REWRITES, Stock
 from hf_factuality.reading.sentences import sentence_offsets
-from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import evidence_passages
 
 
 SUPPORTED, NOT_SUPPORTED = "supported", "not_supported"
-CLAIM_LABELS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("supported", "hedged_supported", "supports", "entailment", "entailed", "consistent", "true", "1", "yes"), SUPPORTED
-    ),
-    **dict.fromkeys(
-        ("not_supported", "unsupported", "partially_supported", "contradicted", "hedged_contradicted", "unverifiable",
-         "not_mentioned", "contradiction", "neutral", "refutes", "refuted", "not_enough_info", "inconsistent", "false", "0",
-         "no"), NOT_SUPPORTED,
-    ),
-}  # fmt: skip
-"""What labels mean, whatever their case, spaces and hyphens: supported as a whole, or not."""
 PASSAGE_COLUMNS = ("passage", "text", "knowledge", "evidence")
 SAME, ELSEWHERE, SPANS = "same", "elsewhere", "wice_spans"
 _MIN_WORDS = 5
@@ -41,9 +30,10 @@ def read_labelled_claims(parts: Iterable[tuple[str, Rows]], seed: int = 0) -> li
     Args:
         parts (`Iterable[tuple[str, Rows]]`):
             Name and numbered rows of each file, as [`~hf_factuality.data.reading.read_parts`] gives them. A row has `claim`,
-            `evidence` (a text or several), `label` (a name of [`CLAIM_LABELS`] or a boolean; rows with `None` are left out)
-            and maybe `kind`, `topic`, `source` and `window`, the text of the evidence that training reads. Rows as WiCE publishes them are read too: the sentences of a page, which are one
-            passage, and of those with `non_supported_spans` the pair of [`span_pair`].
+            `evidence` (a text or several), `label` (as [`~hf_factuality.data.labelled_claims.claim_label`] reads it; rows with
+            `None` are left out) and maybe `kind`, `topic`, `source` and `window`, the text of the evidence that training
+            reads. Rows as WiCE publishes them are read too: the sentences of a page, which are one passage, and of those
+            with `non_supported_spans` the pair of [`span_pair`].
         seed (`int`, *optional*, defaults to `0`):
             Of those pairs.
 
@@ -57,9 +47,7 @@ def read_labelled_claims(parts: Iterable[tuple[str, Rows]], seed: int = 0) -> li
         source, rng = name.replace("\\", "/").rpartition("/")[2], random.Random(f"spans {seed}")
         for number, row in rows:
             place = f"{name}, row {number}"
-            if not isinstance(row, Mapping):
-                raise DataError(f"{place}: a row is an object with 'claim', 'evidence' and 'label', got {row!r:.80}")
-            if "non_supported_spans" in row and "claim_tokens" in row:
+            if isinstance(row, Mapping) and "non_supported_spans" in row and "claim_tokens" in row:
                 evidence = _evidence(row, place)
                 pair = span_pair(row["claim_tokens"], row["non_supported_spans"], rng)
                 window = _around(evidence, row.get("supporting_sentences"))
@@ -69,29 +57,22 @@ def read_labelled_claims(parts: Iterable[tuple[str, Rows]], seed: int = 0) -> li
                     for claim, label in zip(pair, (SUPPORTED, NOT_SUPPORTED), strict=False)
                 ]
                 continue
-            claim, label = row.get("claim"), row.get("label")
-            if not isinstance(claim, str) or not claim.strip():
-                raise DataError(f"{place}: 'claim' must be a text that is not blank, got {claim!r:.80}")
+            if isinstance(row, Mapping):
+                if "label" in row and row["label"] is None:
+                    continue
+                label = row.get("label")
+                kind = row.get("kind") or row.get("error") or (label if isinstance(label, str) else "")
+                row = {**row, "kind": str(kind), "group": None}
+            read = read_claim(row, place)
             evidence = _evidence(row, place)
-            if label is None:
-                continue
             if "supporting_sentences" in row:
                 evidence = [" ".join(evidence)]
-            kind = row.get("kind") or row.get("error") or (label if isinstance(label, str) else "")
             found.append(
-                {"claim": claim, "evidence": evidence, "window": row.get("window"), "label": claim_label(label, place),
-                 "kind": str(kind), "topic": str(row.get("topic") or evidence[0]), "source": row.get("source") or source}
+                {"claim": read.input.completion, "evidence": evidence, "window": row.get("window"),
+                 "label": SUPPORTED if read.supported else NOT_SUPPORTED, "kind": read.kind or "",
+                 "topic": str(row.get("topic") or evidence[0]), "source": row.get("source") or source}
             )  # fmt: skip
     return found
-
-
-def claim_label(label: Any, place: str = "a row") -> str:
-    """`"supported"` or `"not_supported"` for a label of [`CLAIM_LABELS`], or of ours, or a boolean."""
-    name = label.value if isinstance(label, Label) else str(label)
-    meaning = CLAIM_LABELS.get("_".join(name.replace("-", " ").replace("_", " ").split()).lower())
-    if meaning is None:
-        raise DataError(f"{place}: the label {label!r} is unknown; use true or false, or one of {[*CLAIM_LABELS]}")
-    return meaning
 
 
 def span_pair(tokens: Sequence[str], unsupported: Sequence[bool], rng: random.Random) -> tuple[str, ...]:
@@ -251,15 +232,12 @@ def _neighbours(text: Sequence[str], place: int, most: int, rng: random.Random) 
 
 
 def _evidence(row: Mapping[str, Any], place: str) -> list[str]:
-    given = json_list(row.get("evidence"))
-    texts = [given] if isinstance(given, str) else given
-    if (
-        not isinstance(texts, (list, tuple))
-        or not all(isinstance(text, str) for text in texts)
-        or not "".join(texts).strip()
-    ):
-        raise DataError(f"{place}: 'evidence' must be a text or several, and not blank, got {given!r:.80}")
-    return [text for text in texts if text.strip()]
+    found = evidence_passages(row.get("evidence"))
+    if not found:
+        raise DataError(
+            f"{place}: 'evidence' must be text or a list of texts, and not blank, got {row.get('evidence')!r:.80}"
+        )
+    return list(found)
 
 
 def _around(evidence: Sequence[str], supporting: Any) -> str | None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.methods.verifier.data import NOT_SUPPORTED, SUPPORTED, claim_label, span_pair, synthetic_claims
+from hf_factuality.methods.verifier.data import NOT_SUPPORTED, SUPPORTED, span_pair, synthetic_claims
 from hf_factuality.methods.verifier.edits import EDITS, REWRITES, Stock, names_in
 
 
@@ -123,11 +123,3 @@ def test_pairs_from_spans_have_one_length():
     right, wrong = span_pair(tokens, marked, random.Random(0))
     assert right == "She wrote novels in Leeds and York ." and len(wrong.split()) == len(right.split())
     assert "four long" in wrong and span_pair(tokens[:4], marked[:4], random.Random(0)) == ()
-
-
-def test_labels():
-    assert [claim_label(label) for label in (True, "Supported", "not-supported", "partially supported", 0, "contradicted")] == [
-        SUPPORTED, SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED,
-    ]  # fmt: skip
-    with pytest.raises(DataError, match="row 3: the label 'maybe' is unknown; use true or false"):
-        claim_label("maybe", "row 3")

@@ -24,6 +24,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     _index,
     english_features,
     lexical_features,
+    read_words,
 )
 from hf_factuality.verifiers.judges.lexical.text import tokens
 from tests.tables import cases
@@ -67,6 +68,27 @@ def test_meaning(claim, evidence, label):
     else:
         assert found.label is Label(label)
     assert judge(evidence, (evidence,)).label is Label.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("claim", "copied"),
+    [
+        ("He has played in other bands such as Brides and Sixx:A.M.", True),
+        ('He appeared in "M*A*S*H."', True),
+        ("The lake had 12 degrees.", False),
+        ("The lake had -12 degrees", True),
+        ("The price was 1.5 dollars.", True),
+        ("The price was 15 dollars.", False),
+        ("The survey found 40 people.", False),
+    ],
+)
+def test_a_copy_is_found_although_it_was_cut(claim, copied):
+    evidence = (
+        'He has played in other bands such as Brides and Sixx:A.M. He appeared in "M*A*S*H." The lake had -12 degrees. '
+        "The price was 1.5 dollars. The survey found 40% people.",
+    )
+    found = read_words(JudgeInput(claim, evidence))
+    assert found.copied is copied
 
 
 def test_a_language_that_it_does_not_read_is_not_judged():

@@ -13,11 +13,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.reading.completion import passage_sentences
-from hf_factuality.reading.same import words_of
 from hf_factuality.reading.sentences import guess_language, segmentation_language
 from hf_factuality.reading.words import ARTICLES, FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
@@ -514,8 +515,8 @@ class LexicalJudge:
     """
 
     limits = (
-        "judged by 'lexical': words, numbers, negations and roles are compared, what only follows is missed; 'best' takes "
-        "a stronger judge (docs/verifiers.md)"
+        "judged by 'lexical': words, numbers, negations and roles are compared, what only follows is missed; 'small' "
+        "and 'best' are stronger (docs/verifiers.md)"
     )
 
     def __init__(self, threshold: float = 0.5):
@@ -527,38 +528,92 @@ class LexicalJudge:
         """Arguments that make this judge again."""
         return {"threshold": self.threshold}
 
+    @property
+    def revision(self) -> str:
+        """Digest of the weights and of the lexicon: verdicts of other weights are other verdicts."""
+        return _revision()
+
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
-        return [self._judge(item) for item in inputs]
+        readings = [read_words(item) for item in inputs]
+        return [
+            verdict(item, found, self.threshold) if isinstance(found, WordReading) else found
+            for item, found in zip(inputs, readings, strict=True)
+        ]
 
-    def _judge(self, item: JudgeInput) -> Judgement:
-        found = tokens(item.claim)
-        if states_nothing(item.claim, found):
-            return Judgement(Label.NO_FACT)
-        index = _index(tuple(item.evidence))
-        if not index.sentences:
-            return Judgement(Label.UNVERIFIABLE)
-        values, sentence, contradicted, best = _features(item.claim, found, index)
-        copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
-        language = guess_language(item.claim)
-        if language == "zh":
-            score = sigmoid(
-                _logit(dict(zip(FEATURES, WEIGHTS, strict=True)), INTERCEPT, dict(zip(FEATURES, values, strict=True)))
-            )
-        elif not copied and (language := _foreign(item)):
-            return Judgement(None, reason=NOT_READ.format(language=language))
-        else:
-            score, against = _english(item.claim, values, best, index)
-            contradicted = against and score < self.threshold
-        if copied:
-            score, contradicted = max(score, COPIED), False
-        if contradicted:
-            label = Label.CONTRADICTED
-        else:
-            label = Label.SUPPORTED if score >= self.threshold else Label.UNVERIFIABLE
-        if label in _HEDGED and HEDGE.search(item.claim) and not (sentence and HEDGE.search(sentence)):
-            label = _HEDGED[label]
-        return Judgement(label, score, sentence)
+
+class WordReading(NamedTuple):
+    """What the words of a claim and of its evidence say.
+
+    Args:
+        score (`float`):
+            Probability of support.
+        against (`bool`):
+            Whether a sentence that is about the same says otherwise.
+        copied (`bool`):
+            Whether the claim stands in the evidence word for word.
+        sentence (`str`, *optional*):
+            The decisive sentence.
+        features (`dict[str, float]`):
+            Of an English claim, those of [`english_features`]; else empty.
+        closest (`tuple[str, ...]`):
+            Up to three sentences of the evidence, in the order of the text.
+        sentences (`int`):
+            How many the evidence has.
+    """
+
+    score: float
+    against: bool
+    copied: bool
+    sentence: str | None
+    features: dict[str, float]
+    closest: tuple[str, ...]
+    sentences: int
+
+
+def read_words(item: JudgeInput) -> WordReading | Judgement:
+    """Compare the words of a claim and its evidence; the judgement, where there is nothing to compare."""
+    found = tokens(item.claim)
+    if states_nothing(item.claim, found):
+        return Judgement(Label.NO_FACT)
+    index = _index(tuple(item.evidence))
+    if not index.sentences:
+        return Judgement(Label.UNVERIFIABLE)
+    values, sentence, against, best = _features(item.claim, found, index)
+    copied = any(_stands_at(item.claim, number, index) for number in best)
+    named: dict[str, float] = {}
+    if guess_language(item.claim) == "zh":
+        score = sigmoid(
+            _logit(dict(zip(FEATURES, WEIGHTS, strict=True)), INTERCEPT, dict(zip(FEATURES, values, strict=True)))
+        )
+    elif not copied and (language := _foreign(item)):
+        return Judgement(None, reason=NOT_READ.format(language=language))
+    else:
+        score, against, named = _english(item.claim, values, best, index)
+    if copied:
+        score, against = max(score, COPIED), False
+    closest = tuple(index.sentences[number] for number in _around(best, len(index.sentences)))
+    return WordReading(score, against, copied, sentence, named, closest, len(index.sentences))
+
+
+def verdict(item: JudgeInput, reading: WordReading, threshold: float) -> Judgement:
+    """The label of a claim by its score and by what speaks against it."""
+    score, sentence = reading.score, reading.sentence
+    # A Chinese claim that a sentence contradicts may share enough words with it for a high score.
+    if reading.against and (score < threshold or not reading.features):
+        label = Label.CONTRADICTED
+    else:
+        label = Label.SUPPORTED if score >= threshold else Label.UNVERIFIABLE
+    if label in _HEDGED and HEDGE.search(item.claim) and not (sentence and HEDGE.search(sentence)):
+        label = _HEDGED[label]
+    return Judgement(label, score, sentence)
+
+
+@lru_cache(maxsize=1)
+def _revision() -> str:
+    lexicon = sha256((Path(__file__).parent / "lexicon.txt.gz").read_bytes()).hexdigest()
+    weights = (WEIGHTS, INTERCEPT, SHORT, SHORT_INTERCEPT, LONG, LONG_INTERCEPT, LENGTH, LENGTH_SCALE, COPY_WEIGHT)
+    return sha256(f"{weights} {lexicon}".encode()).hexdigest()[:12]
 
 
 _ENGLISH = frozenset("the of and is with by for from that his her which who".split())
@@ -576,8 +631,10 @@ def _foreign(item: JudgeInput) -> str | None:
     return language
 
 
-def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _Index) -> tuple[float, bool]:
-    """The score of an English claim, and whether a sentence that is about the same speaks against it."""
+def _english(
+    claim: str, values: Sequence[float], best: Sequence[int], index: _Index
+) -> tuple[float, bool, dict[str, float]]:
+    """The score of an English claim, whether a sentence that is about the same speaks against it, and its features."""
     named = _english_features(claim, values, best, index)
     length = len(claim.split())
     long = _logit(LONG, LONG_INTERCEPT, named)
@@ -591,12 +648,30 @@ def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _I
         and named["far"] < 0.35
         and any(named[name] >= 1.0 for name in AGAINST)
     )
-    return sigmoid(logit), against
+    return sigmoid(logit), against, named
+
+
+def _stands_at(claim: str, number: int, index: _Index) -> bool:
+    """Whether a claim is, word for word, a sentence of the evidence, or with those around it the sentence that was cut there."""
+    wanted = _spelt(claim)
+    for start in range(max(0, number - 3), number + 1):
+        found = ""
+        for stop in range(start, len(index.sentences)):
+            found += _spelt(index.sentences[stop])
+            if found == wanted and number <= stop:
+                return True
+            if not wanted.startswith(found):
+                break
+    return False
+
+
+# Marks that say nothing; signs, units and the points within numbers do.
+_UNSAID = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[^\w.,%‰+\-−–$€£¥°<>=≥≤≠/]")
 
 
 @lru_cache(maxsize=1 << 12)
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.lower() for word in words_of(text.rstrip().rstrip("!.。！")))
+def _spelt(text: str) -> str:
+    return _UNSAID.sub("", text.lower())
 
 
 class LexicalVerifier(VerifierPipeline):

@@ -1,0 +1,221 @@
+import json
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from hf_factuality.metrics._common import describe_component
+from hf_factuality.spans import Label
+from hf_factuality.verifiers import JudgeInput, LexicalJudge, SmallJudge, SmallVerifier, VerifierInput, load_verifier
+from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
+from hf_factuality.verifiers.judges.small import judge as small
+from hf_factuality.verifiers.judges.small.network import (
+    FOLDER,
+    LONGEST,
+    SUPPORTED,
+    TOKENIZER,
+    WEIGHTS,
+    Network,
+    digest,
+    load_network,
+)
+from tests.tables import cases
+
+
+DEVELOPMENT = Path(__file__).resolve().parents[2] / "cases" / "judging" / "development.jsonl"
+PAIRS = [
+    ("Tarn Data was bought by Corvid Systems in 1998.", "Corvid Systems acquired Tarn Data."),
+    ("A man is asleep on a bench.", "The man is wide awake."),
+    (
+        "The mill opened in 1956. It closed in 1990, and nobody has used it since.",
+        "The mill was sold for two million euros.",
+    ),
+]
+
+
+def judged(claim, *evidence, judge=None):
+    return (judge or SmallJudge()).judge([JudgeInput(claim, evidence)])[0]
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    with DEVELOPMENT.open(encoding="utf-8") as lines:
+        return [(row["evidence"], row["claim"]) for row in map(json.loads, lines)][::12]
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def test_the_pass_is_that_of_transformers(pairs):
+    """The same weights in a `BertModel`, a pair at a time."""
+    from safetensors.torch import load_file
+    from transformers import BertConfig, BertModel
+
+    stored = load_file(WEIGHTS)
+    whole = {
+        name: tensor.float() * stored.get(f"{name}.scale", torch.ones(())).float()
+        for name, tensor in stored.items()
+        if not name.endswith(".scale")
+    }
+    config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
+    model = BertModel(config, add_pooling_layer=False).eval()
+    body = {name: tensor for name, tensor in whole.items() if name.startswith(("embeddings.", "encoder."))}
+    assert model.load_state_dict(body, strict=False).unexpected_keys == []
+    network = load_network()
+    for evidence, claim in pairs[:6]:
+        [(ids, start)] = network._encode([(evidence, claim)])
+        types = torch.tensor([[int(place >= start) for place in range(len(ids))]])
+        with torch.no_grad():
+            states = model(input_ids=torch.tensor([ids]), token_type_ids=types).last_hidden_state[0]
+        read = torch.cat([states[0], states[start:].mean(0), states[start:].max(0).values])
+        read = torch.nn.functional.layer_norm(read, (1152,), whole["norm.weight"], whole["norm.bias"])
+        expected = (whole["head.weight"] @ read + whole["head.bias"]).softmax(-1)
+        assert network.probabilities([(evidence, claim)])[0] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_score_does_not_depend_on_its_batch(pairs):
+    network = load_network()
+    together = network.probabilities(pairs)
+    assert len(together) == len(pairs) and all(sum(row) == pytest.approx(1, abs=1e-5) for row in together)
+    for pair, row in list(zip(pairs, together, strict=True))[::9]:
+        assert network.probabilities([pair])[0] == pytest.approx(row, abs=1e-4)
+
+
+def test_what_a_text_says_is_no_special_token():
+    [(ids, start)] = load_network()._encode([("a [SEP] b", "[CLS] \ud800 [MASK]")])
+    assert ids.count(102) == 2 and ids.count(101) == 1 and 103 not in ids and start == ids.index(102) + 1
+
+
+def test_long_texts_are_cut():
+    [(ids, start)] = load_network()._encode([("word " * 5000, "claim " * 5000)])
+    assert len(ids) == LONGEST and start < LONGEST
+    assert load_network().probabilities([("", "A claim."), ("word " * 5000, "A claim.")])
+    assert load_network().probabilities([]) == []
+
+
+def test_the_package_is_small_and_names_its_licences():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 25_000_000
+    licences = (FOLDER / "LICENSES.md").read_text(encoding="utf-8")
+    assert all(
+        name in licences for name in ("Apache 2.0", "CC BY-SA 4.0", "all-MiniLM-L6-v2", "SNLI", "fool-me-twice")
+    )
+
+
+def test_weights_are_read_at_the_first_claim_that_needs_them():
+    load_network.cache_clear()
+    assert judged("Let me think about this.", "The mill opened in 1956.").label is Label.NO_FACT
+    assert load_network.cache_info().currsize == 0
+    assert judged("The mill shut.", "The mill opened in 1956.").label is not None
+    assert load_network.cache_info().currsize == 1
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
+
+@cases("lexical", "meaning", "claim", "evidence", "label")
+def test_meaning(claim, evidence, label):
+    found = judged(claim, evidence)
+    if label == "supported":
+        assert found.label is Label.SUPPORTED
+    else:
+        assert found.label in (Label.UNVERIFIABLE, Label.CONTRADICTED)
+    assert judged(evidence, evidence).label is Label.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence"),
+    [
+        ("Let me think about this.", ("The mill opened in 1956.",)),
+        ("The mill opened in 1956.", ()),
+        ("The mill opened in 1956.", ("The mill opened in 1956. It closed in 1990.",)),
+        ("爱因斯坦于1879年出生于德国乌尔姆。", ("爱因斯坦于1879年3月14日出生于德国乌尔姆。",)),
+        (
+            "Der Turm wurde im Jahr 1889 von der Stadt nicht gebaut.",
+            ("Der Turm wurde im Jahr 1889 von der Stadt gebaut und ist nicht hoch.",),
+        ),
+    ],
+)
+def test_what_the_network_does_not_read_is_judged_by_words(claim, evidence, monkeypatch):
+    monkeypatch.setattr(small, "load_network", lambda: pytest.fail("the network was asked"))
+    assert judged(claim, *evidence) == judged(claim, *evidence, judge=LexicalJudge())
+
+
+def test_the_score_is_the_learned_layer_of_words_and_network():
+    evidence, claim = PAIRS[0]
+    reading = read_words(JudgeInput(claim, (evidence,)))
+    assert isinstance(reading, WordReading) and reading.closest == (evidence,) and reading.sentences == 1
+    assert not any(reading.features[name] for name in (*small.COSTS, "number_new", "opposite"))
+    support = load_network().probabilities([(evidence, claim)])[0][SUPPORTED]
+    words, net = math.log(reading.score / (1 - reading.score)), math.log(support / (1 - support))
+    logit = small.JOINED_INTERCEPT + small.JOINED["words"] * words + small.JOINED["network"] * net
+    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(1))  # one sentence, five words
+    logit = (1 - unread) * logit + unread * words
+    assert judged(claim, evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
+
+
+def test_long_claims_about_many_sentences_are_judged_by_words():
+    other = "Nothing of note happened in the town in that year, nor in the one after."
+    evidence = tuple(f"{other} ({number})" for number in range(60)) + (PAIRS[2][0],)
+    claim = "The mill, which had opened in the year 1956 by the river, closed in 1990 and was used by nobody since."
+    assert judged(claim, *evidence).score == pytest.approx(
+        judged(claim, *evidence, judge=LexicalJudge()).score, abs=1e-3
+    )
+
+
+def test_pairs_are_told_apart():
+    labels = [judged(claim, evidence).label for evidence, claim in PAIRS]
+    assert labels[0] is Label.SUPPORTED
+    assert labels[1] is Label.CONTRADICTED
+    assert labels[2] in (Label.UNVERIFIABLE, Label.CONTRADICTED)
+
+
+def test_each_pair_is_run_once_and_order_is_kept(monkeypatch):
+    network, asked = load_network(), []
+
+    class Counting:
+        def probabilities(self, pairs):
+            asked.extend(pairs)
+            return network.probabilities(pairs)
+
+    monkeypatch.setattr(small, "load_network", Counting)
+    inputs = [JudgeInput(claim, (evidence,)) for evidence, claim in (PAIRS[1], PAIRS[0], PAIRS[1])]
+    found = SmallJudge().judge(inputs)
+    assert len(asked) == 2 and found[0] == found[2] != found[1]
+
+
+def test_verifier_by_name():
+    verifier = load_verifier("small", threshold=0.3)
+    assert isinstance(verifier, SmallVerifier) and verifier.judge.config() == {"threshold": 0.3}
+    [found] = verifier.verify([VerifierInput("Corvid Systems acquired Tarn Data. Hello!", None, (PAIRS[0][0],), {})])
+    assert [span.label for span in found.spans] == [Label.SUPPORTED, Label.NO_FACT]
+    again = pickle.loads(pickle.dumps(verifier))
+    assert again.verify([VerifierInput(PAIRS[1][1], None, (PAIRS[1][0],), {})]) == verifier.verify(
+        [VerifierInput(PAIRS[1][1], None, (PAIRS[1][0],), {})]
+    )
+
+
+def test_other_weights_are_another_judge(monkeypatch, tmp_path):
+    names = {type(judge).__name__: describe_component(judge)["revision"] for judge in (SmallJudge(), LexicalJudge())}
+    assert len(set(names.values())) == 2
+    changed = tmp_path / "weights.safetensors"
+    changed.write_bytes(b"other weights")
+    before = digest()
+    monkeypatch.setattr("hf_factuality.verifiers.judges.small.network.WEIGHTS", changed)
+    assert digest() != before and SmallJudge().revision != names["SmallJudge"]
+    monkeypatch.undo()
+    assert SmallJudge().revision == names["SmallJudge"]
+    monkeypatch.setitem(small.JOINED, "words", 9.0)
+    assert SmallJudge().revision != names["SmallJudge"]
+
+
+def test_a_network_of_other_weights():
+    """Word vectors stay in eight bits; a layer fewer is read from the names."""
+    from safetensors.torch import load_file
+
+    stored = {name: tensor for name, tensor in load_file(WEIGHTS).items() if not name.startswith("encoder.layer.5.")}
+    network = Network(stored, Tokenizer.from_file(str(TOKENIZER)))
+    assert network.layers == 5 and network.words.dtype is torch.int8
+    assert network.probabilities(PAIRS[:1])[0] != load_network().probabilities(PAIRS[:1])[0]
