@@ -38,8 +38,8 @@ class RTuningArguments(ScriptArguments):
     max_refusal_share: float = field(
         default=1.0, metadata={"help": meaning("max_refusal_share", ", in the real demo")}
     )
-    questions: str | None = field(
-        default=None, metadata={"help": meaning("questions", " for the real demo: question, answer, split")}
+    demo_questions: str | None = field(
+        default=None, metadata={"help": "File of questions of your own for the real demo: question, answer, split."}
     )
 
 
@@ -63,7 +63,7 @@ def main(words):
     if own:
         name, dataset = model_name(model), _load_real(script)
     elif script.demo == "real":
-        demo = RealModelDemo(training.output_dir, script.questions, model.model_name_or_path)
+        demo = RealModelDemo(training.output_dir, script.demo_questions, model.model_name_or_path)
         name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, script.max_refusal_share, training.seed)
     else:
         demo = KnowledgeDemo()
