@@ -139,6 +139,7 @@ def real_questions():
                 "prompt": [{"role": "user", "content": row["question"]}],
                 "question": row["question"],
                 "answer": row["answer"],
+                "data_source": "contained",
                 "evidence": [f"{row['question']} The answer is {row['answer']}."],
             }
             for row in rows
