@@ -22,7 +22,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert len(text[: text.index("## More")].splitlines()) <= 50
+    assert len(text[: text.index("## Methods")].splitlines()) <= 55
     commands, printed = re.search(r"```bash\n(pip install .*?)```\n\n```\n(.*?)```", text, re.DOTALL).groups()
     _, echo, verify = commands.strip().splitlines()
     monkeypatch.chdir(tmp_path)
@@ -34,6 +34,9 @@ def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
         line.split() for line in lines
     ]
     assert (tmp_path / "report.html").exists()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out.splitlines()[0] == "supported Marie Curie was born in Warsaw in 1867."
 
 
 def test_architecture_names_every_module():
