@@ -57,6 +57,7 @@ setup(
         "hf_factuality.demos": ["*.jsonl"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
+        "hf_factuality.report": ["*.css", "*.js"],
         "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
     },

@@ -401,8 +401,9 @@ def verify(
                 if name in ("out", "job_summary"):
                     path.open("ab").close()  # what it holds stays until a row is judged
                 taken.append(path)
-        page = WorstSamples(html_rows) if html else None
-        worst = WorstSamples(WORST) if job_summary else None
+        id_name = id_column or "id"
+        page = WorstSamples(html_rows, id_name) if html else None
+        worst = WorstSamples(WORST, id_name) if job_summary else None
         cases = JUnitCases(_least(thresholds)) if junit else None
         readers: list[RowReader] = [over_claims, *(it for it in (page, worst, cases) if it)]
         keeper = _Keeper(kept)

@@ -1,35 +1,13 @@
-"""The page is read back with the standard library's HTML parser."""
+"""Painted completions and the page around them; what a browser makes of it is in `test_browser.py`."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
 from hf_factuality.errors import SpanError
 from hf_factuality.report import ReportSample, paint, render_report, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
-
-
-class Marks(HTMLParser):
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.marks, self.text, self._open = [], [], "", None
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag == "mark":
-            self._open = [dict(attrs).get("class"), dict(attrs).get("title"), ""]
-
-    def handle_endtag(self, tag):
-        if tag == "mark":
-            self.marks.append(tuple(self._open))
-            self._open = None
-
-    def handle_data(self, data):
-        self.text += data
-        if self._open:
-            self._open[2] += data
+from tests.report.marks import Marks
 
 
 def test_sentences_are_painted_by_label_with_evidence():
