@@ -189,7 +189,8 @@ def _filters(shown: Sequence[_Shown], side: int, name: str, meanings: Mapping[La
     known[_NOTHING[0]] = _NOTHING
     buttons = "".join(_filter(key, *known[key], counts[key]) for key in known if counts[key])
     what = "Outcome" if meanings else "Label"
-    return f'<fieldset data-side="{side}"><legend>{escape(f"{what} {name}".strip())}</legend>{buttons}</fieldset>'
+    legend = f"<legend>{escape(f'{what} {name}'.strip())}</legend>"
+    return f'<fieldset data-side="{side}">{legend}{buttons}</fieldset>' if buttons else ""
 
 
 def _filter(key: str, kind: str, text: str, count: int) -> str:
