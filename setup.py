@@ -39,6 +39,7 @@ EXTRAS = {
     "test": TEST,
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
+    "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 

@@ -24,12 +24,13 @@
 
   // ---- which answers, in which order
 
-  const simple = (text) => text.normalize("NFKC").toLowerCase().replace(/\s+/g, " ");
+  const ACCENTS = /[\u0300-\u036f]/g; // the marks of "é", once it is taken apart
+  const simple = (text) => text.normalize("NFKD").replace(ACCENTS, "").toLowerCase().replace(/\s+/g, " ");
 
-  // Of question and answers, not of headings and evidence. Read once, when it is first asked for.
-  function textOf(row) {
-    row.text ??= simple([...row.element.querySelectorAll("h3, .text")].map((it) => it.textContent).join("\n"));
-    return row.text;
+  // Question, right answer and answers, not headings and evidence. Read once, when it is first asked for.
+  function textOf({ element }) {
+    const parts = [element.querySelector("h3").firstChild, ...element.querySelectorAll("h3 span, .text")];
+    return simple(parts.map((it) => it?.textContent).join("\n"));
   }
 
   function chosen() {
@@ -45,7 +46,7 @@
   const matches = (row, { sides, changed, words }) =>
     (!changed || row.changed) &&
     sides.every(([side, kinds]) => kinds.some((kind) => row.sides[side].includes(kind))) &&
-    (!words || textOf(row).includes(words));
+    (!words || (row.text ??= textOf(row)).includes(words));
 
   // What has no such figure comes last in either direction; what is equal stays in the order of the page.
   function order(one, two) {
@@ -89,13 +90,16 @@
   function prepare(section) {
     if (section.tabIndex === -1 && section.hasAttribute("tabindex")) return;
     section.tabIndex = -1;
-    for (const mark of section.querySelectorAll(".text mark")) {
-      mark.tabIndex = 0;
-      mark.setAttribute("role", "button");
-      mark.setAttribute("aria-haspopup", "dialog");
-      mark.setAttribute("aria-expanded", "false");
-      const label = itemOf(mark).querySelector(".kind").textContent;
-      mark.setAttribute("aria-label", `${label}: ${mark.textContent}`);
+    for (const text of section.querySelectorAll(".text")) {
+      const items = itemsOf(text);
+      for (const mark of text.querySelectorAll("mark")) {
+        mark.tabIndex = 0;
+        mark.setAttribute("role", "button");
+        mark.setAttribute("aria-haspopup", "dialog");
+        mark.setAttribute("aria-expanded", "false");
+        const label = items[mark.dataset.item].querySelector(".kind").textContent;
+        mark.setAttribute("aria-label", `${label}: ${mark.textContent}`);
+      }
     }
   }
 
@@ -147,13 +151,14 @@
 
   let opener = null; // the mark whose evidence is shown
 
-  const itemOf = (mark) => mark.closest(".text").parentElement.querySelector(".labels ol").children[mark.dataset.item];
+  const itemsOf = (text) => text.parentElement.querySelector(".labels ol")?.children ?? [];
 
   function open(mark) {
     close();
     opener = mark;
     mark.setAttribute("aria-expanded", "true");
-    byId("panel-text").replaceChildren(...itemOf(mark).cloneNode(true).childNodes);
+    const item = itemsOf(mark.closest(".text"))[mark.dataset.item];
+    byId("panel-text").replaceChildren(...item.cloneNode(true).childNodes);
     panel.hidden = false;
     panel.scrollTop = 0;
     panel.focus({ preventScroll: true });

@@ -136,7 +136,7 @@ class _Shown:
     def section(self, meanings: Mapping[Label, str]) -> str:
         """The sample as HTML."""
         it = self._sample
-        right = "" if it.answer is None else f" <small>(right answer: {escape(it.answer)})</small>"
+        right = "" if it.answer is None else f" <small>(right answer: <span>{escape(it.answer)}</span>)</small>"
         place = f" <small>{escape(it.place)}</small>" if it.place else ""
         judged_by = map(_sources, it.sources) if it.sources else repeat("")
         sides = "".join(

@@ -122,6 +122,8 @@ def test_searches_questions_and_answers_and_no_evidence(page):
     assert names(page) == ["e"]
     page.fill("#search", "Question C")
     assert names(page) == ["c"] and page.evaluate("CSS.highlights.get('found').size") == 1
+    page.fill("#search", "heading")
+    assert names(page) == []
     page.fill("#search", "ireland")
     assert names(page) == [] and page.get_by_role("status").inner_text() == "0 of 6 answers"
     page.fill("#search", "")
@@ -130,6 +132,17 @@ def test_searches_questions_and_answers_and_no_evidence(page):
     page.fill("#search", "sentence 0")
     page.get_by_role("button", name="neither stated nor contradicted 2").click()
     assert names(page) == ["b", "c"]
+
+
+def test_search_knows_accents_and_the_right_answer(visit, tmp_path):
+    shown = [ReportSample(f"Question {name}?", gold, [("h", text, Verification())]) for name, gold, text in [
+        ("a", "Ulm", "Caf\u00e9"), ("b", None, "\u0130stanbul"), ("c", None, "Cafe\u0301"), ("d", None, "\ufb01ne"),
+    ]]  # fmt: skip
+    page = visit(write_report(tmp_path / "page.html", "t", "n", [], shown))
+    searched = {"cafe": "ac", "CAF\u00c9": "ac", "istanbul": "b", "fine": "d", "ulm": "a", "right answer": ""}
+    for text, expected in searched.items():
+        page.fill("#search", text)
+        assert "".join(names(page)) == expected, text
 
 
 @pytest.mark.parametrize(
@@ -315,11 +328,12 @@ def test_many_answers_come_as_they_are_needed(visit, many):
     page.locator("#more").scroll_into_view_if_needed()
     page.wait_for_selector(f"#answers section:nth-child({laid_out + 1})")
     assert names(page) == [str(n) for n in range(page.locator("#answers section").count())]
-    # By key past what is laid out.
+    # By key past what is laid out, whether or not more has come meanwhile.
+    focused = "document.activeElement.querySelector('h3').textContent"
     page.locator("#answers section").last.focus()
-    last = len(names(page)) - 1
+    last = int(page.evaluate(focused).strip("Question ?"))
     page.keyboard.press("j")
-    assert page.evaluate("document.activeElement.querySelector('h3').textContent") == f"Question {last + 1}?"
+    assert page.evaluate(focused) == f"Question {last + 1}?"
 
 
 def test_print_has_everything_and_no_controls(visit, many):

@@ -261,6 +261,14 @@ def test_rows_are_called_by_their_id(tmp_path, value, heading):
     assert ("row 1" in summary.read_text(encoding="utf-8")) == heading.startswith("row 1")
 
 
+def test_the_table_says_what_was_left_out(tmp_path):
+    rows = [{"completion": "Ann ran.", "evidence": "Ann ran."}, {"completion": "I do not know.", "evidence": "Ann."}]
+    hf_factuality.verify(rows, html=tmp_path / "page.html")
+    assert "<td>declined 1</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    hf_factuality.verify([*rows, {"completion": "", "evidence": "Ann."}], html=tmp_path / "page.html")
+    assert "<td>not judged 1 (empty 1), declined 1</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_the_column_of_the_id_can_be_named(tmp_path):
     rows = [{"key": f"k{n}", "id": "no", "completion": "Ann ran."} for n in range(2)]
     evidence = [{"key": f"k{n}", "evidence": "Ann sat."} for n in range(2)]
