@@ -27,9 +27,9 @@
   const ACCENTS = /[\u0300-\u036f]/g; // the marks of "é", once it is taken apart
   const simple = (text) => text.normalize("NFKD").replace(ACCENTS, "").toLowerCase().replace(/\s+/g, " ");
 
-  // Question, right answer and answers, not headings and evidence. Read once, when it is first asked for.
+  // Question (of a turn, in its heading), right answer and answers, not other headings and evidence. Read once, when it is first asked for.
   function textOf({ element }) {
-    const parts = [element.querySelector("h3").firstChild, ...element.querySelectorAll("h3 span, .text")];
+    const parts = [element.querySelector("h3").firstChild, ...element.querySelectorAll("h3 span, .turns h4, .text")];
     return simple(parts.map((it) => it?.textContent).join("\n"));
   }
 
@@ -72,8 +72,8 @@
   }
 
   function tell() {
-    const all = shown.length === rows.length;
-    byId("count").textContent = all ? `All ${rows.length} answers` : `${shown.length} of ${rows.length} answers`;
+    const answers = `${rows.length} ${rows.length === 1 ? "answer" : "answers"}`;
+    byId("count").textContent = shown.length === rows.length ? answers : `${shown.length} of ${answers}`;
   }
 
   function draw(until) {

@@ -145,6 +145,14 @@ def test_search_knows_accents_and_the_right_answer(visit, tmp_path):
         assert "".join(names(page)) == expected, text
 
 
+def test_search_knows_the_questions_of_turns(visit, tmp_path):
+    turns = [("turn 1: Where is Cork?", "In Ireland.", Verification()), ("turn 2", "Yes.", Verification())]
+    shown = [ReportSample("Question talk?", None, turns, sources=[(0, ()), (0, ())]), sample("a", S)]
+    page = visit(write_report(tmp_path / "page.html", "t", "n", [], shown))
+    page.fill("#search", "where is cork")
+    assert names(page) == ["talk"] and page.get_by_role("status").inner_text() == "1 of 2 answers"
+
+
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
@@ -316,7 +324,7 @@ def test_without_javascript_the_first_200_are_there(visit, many):
 
 def test_many_answers_come_as_they_are_needed(visit, many):
     page = visit(many)
-    assert page.get_by_role("status").inner_text() == f"All {MANY} answers"
+    assert page.get_by_role("status").inner_text() == f"{MANY} answers"
     page.fill("#search", "question 99")
     assert names(page) == ["99", *(str(n) for n in range(990, 1000))]
     page.locator("#answers mark").last.click()
