@@ -119,6 +119,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/ppo_step.py --trl outputs/bench/trl-1.12 --out outputs/bench/ppo_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/throughput.py --out outputs/bench/throughput.json --image docs/images/throughput.png
 	PYTHONPATH=. $(BIN)/python benchmarks/memory_plan.py
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	PYTHONPATH=. $(BIN)/python benchmarks/report_page.py --out outputs/bench/report_page.json
 	$(BIN)/python benchmarks/overlap_step.py --policy server --seconds 0.2 --out outputs/bench/overlap_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/checklist_samples.py
 	PYTHONPATH=. $(BIN)/python benchmarks/truthfulness.py --base_seed 100 --seeds 100 101 102

@@ -41,6 +41,7 @@ EXTRAS = {
     "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
+    "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 
@@ -59,6 +60,7 @@ setup(
         "hf_factuality.demos": ["*.jsonl"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
+        "hf_factuality.report": ["*.css", "*.js"],
         "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],
         "hf_factuality.verifiers.judges.small": ["*.md", "*.json", "*.safetensors"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
