@@ -92,7 +92,7 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     given = [
         "--output_dir",
         out,
-        "--questions",
+        "--demo_questions",
         questions,
         "--max_steps",
         "2",
