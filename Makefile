@@ -17,7 +17,7 @@ VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
 VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 	$(BIN)/python -c 'import vllm' >/dev/null 2>&1 && echo $(BIN)/python || echo $(VLLM_VENV)/bin/python))
 
-.PHONY: help train test test-slow test-distributed test-vllm test-gpu lint format bench clean
+.PHONY: help train test test-slow test-distributed test-vllm test-gpu lint format docs bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-distributed  two processes against one'
 	@echo 'make test-vllm  checks that need vLLM'
 	@echo 'make test-gpu   checks that need a CUDA device'
+	@echo 'make docs       the documentation as a site, in site/; warnings are errors'
 	@echo 'make bench      every figure that the documentation quotes'
 
 $(STAMP): setup.py constraints.txt
@@ -114,5 +115,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) outputs site build dist *.egg-info

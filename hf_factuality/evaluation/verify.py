@@ -551,7 +551,8 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     left_out = counts({"not judged": summary["not_judged"]})
     why = counts({name: summary[name] for name in ("missing", "empty")})
     left_out += f" ({why})" if summary["missing"] or summary["empty"] else ""
-    left_out += f", declined {summary['declined']}" if summary["declined"] else ""
+    declined = f"declined {summary['declined']}" if summary["declined"] else ""
+    left_out = ", ".join(filter(None, (left_out, declined)))
     per_answer = f"mean over the {summary['scored']} answers with claims"
     rows = [
         (name, shown(summary[name]), shown_interval(summary["intervals"][name]), judged, left_out, parts)
