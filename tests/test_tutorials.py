@@ -83,6 +83,12 @@ def check(found, tolerance=0.0):
             assert all(same), (row, real)
 
 
+def test_the_first_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page("index.md")  # which has a block without a language that is no output: how to install
+    assert "Ulm lies on the Rhine." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_number_in_ci(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run_page("tutorial-ci.md")
