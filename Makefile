@@ -21,7 +21,7 @@ VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 INSPECT_VENV := .venv-inspect
 INSPECT_STAMP := $(INSPECT_VENV)/.installed
 
-.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-gpu lint format bench clean
+.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-gpu lint format docs bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
@@ -35,6 +35,7 @@ help:
 	@echo 'make test-vllm  checks that need vLLM'
 	@echo 'make test-inspect  checks that need Inspect and Trackio'
 	@echo 'make test-gpu   checks that need a CUDA device'
+	@echo 'make docs       the documentation as a site, in site/; warnings are errors'
 	@echo 'make bench      every figure that the documentation quotes'
 
 $(STAMP): setup.py constraints.txt
@@ -140,5 +141,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) outputs site build dist *.egg-info

@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 
 ROOT = Path(__file__).parent
+URL = "https://github.com/hf-factuality/hf_factuality"
 
 # Elsewhere pip would have to compile it, with Rust and C++; without it all works but pushes, which are refused.
 WHEELS = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "aarch64", "arm64", "ARM64"))
@@ -42,6 +43,7 @@ EXTRAS = {
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
     "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 
@@ -52,6 +54,14 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    author="The hf_factuality authors",
+    url=URL,
+    project_urls={
+        "Documentation": f"{URL}/tree/main/docs",
+        "Changelog": f"{URL}/blob/main/CHANGELOG.md",
+        "Source": URL,
+        "Issues": f"{URL}/issues",
+    },
     packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
     package_data={
         "": ["*.pyi"],
