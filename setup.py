@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 
 ROOT = Path(__file__).parent
+URL = "https://github.com/hf-factuality/hf_factuality"
 
 # Elsewhere pip would have to compile it, with Rust and C++; without it all works but pushes, which are refused.
 WHEELS = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "aarch64", "arm64", "ARM64"))
@@ -41,6 +42,8 @@ EXTRAS = {
     "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
+    "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 
@@ -51,13 +54,23 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    author="The hf_factuality authors",
+    url=URL,
+    project_urls={
+        "Documentation": f"{URL}/tree/main/docs",
+        "Changelog": f"{URL}/blob/main/CHANGELOG.md",
+        "Source": URL,
+        "Issues": f"{URL}/issues",
+    },
     packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
     package_data={
         "": ["*.pyi"],
         "hf_factuality": ["MODEL_CARD_TEMPLATE.md", "py.typed", "recipes/**/*.yaml", "recipes/**/*.sbatch"],
         "hf_factuality.data.benchmarks": ["*.txt"],
+        "hf_factuality.demos": ["*.jsonl"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
+        "hf_factuality.report": ["*.css", "*.js"],
         "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],
         "hf_factuality.verifiers.judges.small": ["*.md", "*.json", "*.safetensors"],
         "hf_factuality.verifiers.prompts": ["*.txt"],

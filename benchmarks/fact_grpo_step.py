@@ -2,6 +2,10 @@
 
     python benchmarks/fact_grpo_step.py --lengths lognormal --trl /tmp/trl-1.12
     python benchmarks/fact_grpo_step.py --lengths equal
+    PYTHONPATH=. python benchmarks/fact_grpo_step.py --model HuggingFaceTB/SmolLM2-135M-Instruct --batch_size 8 --accumulation 1
+
+With `--model` both train that model on the questions of `hf-factuality train rtuning --demo real`, and ours judges with the
+lexical verifier.
 
 Both train a model of random weights with learning rate 0 and the same seed on the closed world's questions. How long a
 completion is is drawn, the same for both: log-normally with a mean of a quarter of the limit, as in reasoning data, or all
@@ -28,11 +32,15 @@ os.environ.setdefault("CI", "1")
 
 import torch
 from _lengths import draw_lengths, save_random_model
+from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.demos.real_model import FACTS
+from hf_factuality.io.rows import read_rows
 from hf_factuality.rewards import answer_reward
+from hf_factuality.verifiers import LexicalVerifier
 from hf_factuality.worlds import WorldVerifier
 
 
@@ -109,7 +117,7 @@ def run(trainer_class, config_class, model_dir, dataset, seed, args, away, **ext
         config = config_class(
             folder, learning_rate=0.0, max_steps=args.steps + 1, per_device_train_batch_size=args.batch_size,
             gradient_accumulation_steps=args.accumulation, num_generations=8, max_completion_length=args.limit,
-            logging_steps=1, seed=seed, bf16=False, gradient_checkpointing=False, report_to="none", save_strategy="no",
+            logging_steps=1, seed=seed, bf16=torch.cuda.is_available(), gradient_checkpointing=False, report_to="none", save_strategy="no",
             disable_tqdm=True, beta=0.05,
         )  # fmt: skip
         clock = Clock()
@@ -120,6 +128,23 @@ def run(trainer_class, config_class, model_dir, dataset, seed, args, away, **ext
         trainer.train()
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "step_time" in entry]
     return clock, lengths
+
+
+def real_questions():
+    """Questions for facts of Wikidata, with a sentence that states the fact as evidence."""
+    rows = [row for _, row in read_rows(FACTS) if row["split"] == "train"]
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": row["question"]}],
+                "question": row["question"],
+                "answer": row["answer"],
+                "data_source": "contained",
+                "evidence": [f"{row['question']} The answer is {row['answer']}."],
+            }
+            for row in rows
+        ]
+    )
 
 
 def summary(values):
@@ -139,18 +164,22 @@ def main():
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--accumulation", type=int, default=8)
+    parser.add_argument("--model", help="id or folder of a real model")
     parser.add_argument("--trl", type=Path, help="folder that TRL 1.12.0 was installed into; PPO is compared too")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found, parts = {"wall": [], "processor": []}, {"stock": [], "ours": []}
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        world = save_random_model(folder)
-        dataset = world.questions("train")
+        if args.model:
+            model, dataset, verifier = args.model, real_questions(), LexicalVerifier()
+        else:
+            world = save_random_model(folder)
+            model, dataset, verifier = folder, world.questions("train"), WorldVerifier(world)
         for seed in range(args.repeats):
             classes = {"stock": (GRPOTrainer, GRPOConfig), "ours": (FactGRPOTrainer, FactGRPOConfig)}
-            extra = {"stock": {}, "ours": {"verifier": WorldVerifier(world)}}
-            runs = {name: partial(run, *classes[name], folder, dataset, seed, args, **extra[name]) for name in classes}
+            extra = {"stock": {}, "ours": {"verifier": verifier}}
+            runs = {name: partial(run, *classes[name], model, dataset, seed, args, **extra[name]) for name in classes}
             with contextlib.redirect_stdout(None):
                 # Who goes first alternates, so that a drift of the machine's speed favours neither.
                 runs = in_turns(runs, first=("ours", "stock")[seed % 2])

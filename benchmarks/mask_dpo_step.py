@@ -143,7 +143,7 @@ def main():
     parser.add_argument(
         "--memory_of", choices=list(ARMS), help="only train one arm and print the peak of this process"
     )
-    parser.add_argument("--model", help="folder of the model, with --memory_of")
+    parser.add_argument("--model", help="id or folder of a real model, in place of one of random weights")
     settings = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -159,7 +159,7 @@ def main():
         return
     found: dict[str, list[float]] = {"throughput, wall time": [], "throughput, processor time": []}
     with tempfile.TemporaryDirectory() as folder:
-        model = save_model(folder, dataset, settings.hidden, settings.layers)
+        model = settings.model or save_model(folder, dataset, settings.hidden, settings.layers)
         trainers = {arm: build(arm, model, dataset, settings, folder) for arm in ARMS}
         kept = sum(trainers["ours"].mask_statistics["train"].kept.values()) / 2
         steppers = {arm: Stepper(trainer) for arm, trainer in trainers.items()}

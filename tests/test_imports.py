@@ -29,8 +29,8 @@ LAYERS = [
     {"checkpoints"},
     {"trainers"},
     {"methods"},
-    {"evaluation", "demos"},
-    {"server"},
+    {"evaluation"},
+    {"demos", "server"},
     {"cli", "pytest_plugin", "inspect_eval"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

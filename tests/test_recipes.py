@@ -239,7 +239,7 @@ def test_every_rtuning_recipe_builds_its_trainer(path, tiny_model, tmp_path):
         kept = trainer.processing_class.decode([label for label in labels if label != -100])
         assert kept == ("" if ours else "<|user|>Where?<|end|><|assistant|>") + words + "<|end|>"
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert path.stem == "closed-world" or (
+    assert path.stem in ("closed-world", "real") or (
         recipe["bf16"] is True and completions_of_a_step(training, "zero3.yaml") == 64
     )
 

@@ -84,6 +84,7 @@ def add_builders(commands: Any) -> None:
     what.add_argument("--question", metavar="TEXT", help="question that asks for the confidence; '' for none")
     refusal = "refusal that is written, for unknown; may be repeated (default: several in the language)"
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
+    add_flag(what, "max_refusal_share", " (default 1: all of them, as R-Tuning)", default=1.0, metavar="SHARE")
     add_flag(what, "stop", " (default the full stop); '' for none", metavar="TEXT")
     build = _builder(
         commands, "corrections", "sample answers, let the model check and revise them, keep what is right, for self-correction",

@@ -52,6 +52,7 @@ FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "max_new_tokens": (whole_number, "longest completion, in tokens"),
     "metrics": (str, "metrics"),
     "min_margin": (float, "least difference of the two scores"),
+    "max_refusal_share": (float, "for the variant unknown, refusals are at most this share of the rows"),
     "model": (str, "model"),
     "model_config": (str, "model whose configuration, tokenizer and chat template are used"),
     "num_passages": (int, "passages per claim"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,7 @@ def open_dataset(
     files = arguments.get("data_files")
     shown = f"{files}" if files else f"dataset {name!r} (configuration {config!r}, split {split!r})"
     try:
-        found = load_dataset(name, config, split=split, **arguments)
+        found = load_dataset(name, config, split=split, **folder_cache(name), **arguments)
     except Exception as error:  # what the Hub, a format or a name raises
         # `datasets` hides what is wrong with a file behind "An error occurred while generating the dataset".
         cause = error.__cause__ or error
@@ -114,6 +115,23 @@ def open_dataset(
             why = "; ".join(dict.fromkeys(problem for problems in lacking for problem in problems))
             raise DataError(f"{shown} needs the columns {wanted}: {why}; it has {sorted(found.column_names)}")
     return found
+
+
+def folder_cache(name: str) -> dict[str, str]:
+    """Arguments of `load_dataset` that give each state of a folder a cache of its own; none for a repository on the Hub.
+
+    `datasets` (5.2) caches a folder whose README has `configs` under the folder's own name alone. A second folder of that
+    name, or the same one after a builder has filled it again, would silently give the rows of the first.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        return {}
+    from datasets import config
+
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    state = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    return {"cache_dir": str(Path(config.HF_DATASETS_CACHE) / "hf_factuality" / digest)}
 
 
 def _lacks(dataset: Dataset, column: str) -> str | None:

@@ -350,7 +350,8 @@ def verify(
         out (`str` or `Path`, *optional*):
             File that each row is written to with its labelled spans, as JSON Lines, as it is judged.
         html (`str` or `Path`, *optional*), html_rows (`int`, *optional*, defaults to 200):
-            File of a page with the sentences coloured by label, and how many completions are on it, the lowest precision first.
+            File of a page with the sentences coloured by label (docs/report.md), and how many completions are on it, the lowest
+            precision first.
         junit (`str` or `Path`, *optional*):
             File of JUnit's XML, a test case per answer: failed below the `fail_under` of the precision, skipped if it was not
             judged or states nothing; and one per threshold.
@@ -401,8 +402,9 @@ def verify(
                 if name in ("out", "job_summary"):
                     path.open("ab").close()  # what it holds stays until a row is judged
                 taken.append(path)
-        page = WorstSamples(html_rows) if html else None
-        worst = WorstSamples(WORST) if job_summary else None
+        id_name = id_column or "id"
+        page = WorstSamples(html_rows, id_name) if html else None
+        worst = WorstSamples(WORST, id_name) if job_summary else None
         cases = JUnitCases(_least(thresholds)) if junit else None
         readers: list[RowReader] = [over_claims, *(it for it in (page, worst, cases) if it)]
         keeper = _Keeper(kept)
@@ -548,10 +550,10 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     header = ("measure", "score", "interval", "answers", "left out", "parts")
     judged = str(summary["completions"] - summary["not_judged"])
     claims = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["claims"].items())
-    left_out = counts({"not judged": summary["not_judged"]})
+    unjudged = counts({"not judged": summary["not_judged"]})
     why = counts({name: summary[name] for name in ("missing", "empty")})
-    left_out += f" ({why})" if summary["missing"] or summary["empty"] else ""
-    left_out += f", declined {summary['declined']}" if summary["declined"] else ""
+    unjudged += f" ({why})" if summary["missing"] or summary["empty"] else ""
+    left_out = ", ".join(filter(None, (unjudged, counts({"declined": summary["declined"]}))))
     per_answer = f"mean over the {summary['scored']} answers with claims"
     rows = [
         (name, shown(summary[name]), shown_interval(summary["intervals"][name]), judged, left_out, parts)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hf_factuality.evaluation.claim_lines import shortened
 from hf_factuality.evaluation.guarantee import ClaimGuarantee
 from hf_factuality.functional.scoring import factual_precision
 from hf_factuality.reading.same import distinct_units
@@ -14,11 +15,18 @@ from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.service import CHUNK, JudgedRow
 
 
-class WorstSamples:
-    """The `limit` answers with the lowest precision; then those without a claim, and last those that were not judged."""
+_NAME = 100
+"""Characters of an id that are shown."""
 
-    def __init__(self, limit: int):
-        self._limit = limit
+
+class WorstSamples:
+    """The `limit` answers with the lowest precision; then those without a claim, and last those that were not judged.
+
+    An answer is called by what its row has in `id_column`, and by its line where that is no name.
+    """
+
+    def __init__(self, limit: int, id_column: str = "id"):
+        self._limit, self._id_column = limit, id_column
         self.guarantee: ClaimGuarantee | None = None
         self._kept: list[tuple[float, int, ReportSample]] = []
         self._open: _Conversation | None = None  # whose turns are being judged
@@ -29,18 +37,26 @@ class WorstSamples:
         if self._open and (turn is None or turn.row != self._open.row):
             self._close()
         if turn is not None:
-            self._open = self._open or _Conversation(turn.row)
+            self._open = self._open or _Conversation(turn.row, self._id(judged))
             self._open.add(judged, self._dropped(judged))
             return
         self._answers += 1
         rank, heading = rank_answer(judged)
+        name = self._id(judged)
         sample = ReportSample(
-            _title(judged.row.key, judged.row.input.question),
+            _title(name or judged.row.key, judged.row.input.question),
             None,
             [(heading, judged.row.input.completion, judged.verification)],
             self._dropped(judged),
+            place=judged.row.key if name else "",
         )
         self._keep(rank, sample)
+
+    def _id(self, judged: JudgedRow) -> str:
+        """The name of a row; `""` if it has none."""
+        value = judged.row.input.row.get(self._id_column)
+        named = isinstance(value, (str, int)) and not isinstance(value, bool)
+        return shortened(str(value), _NAME) if named else ""
 
     def _dropped(self, judged: JudgedRow) -> frozenset[LabeledSpan]:
         keeps = self.guarantee.keeps if self.guarantee else None
@@ -53,7 +69,8 @@ class WorstSamples:
             self._open = None
 
     def _keep(self, rank: float, sample: ReportSample) -> None:
-        self._kept.append((rank, self._answers + self._conversations, sample))
+        number = self._answers + self._conversations
+        self._kept.append((rank, number, replace(sample, row=number)))
         if len(self._kept) >= 2 * self._limit + CHUNK:
             self._cut()
 
@@ -86,8 +103,8 @@ class WorstSamples:
 class _Conversation:
     """The turns of a conversation, until the last of them is judged."""
 
-    def __init__(self, row: str):
-        self.row = row
+    def __init__(self, row: str, name: str):
+        self.row, self._name = row, name
         self._turns: list[tuple[JudgedRow, frozenset[LabeledSpan]]] = []
 
     def add(self, judged: JudgedRow, dropped: frozenset[LabeledSpan]) -> None:
@@ -111,9 +128,10 @@ class _Conversation:
             completions.append((what if again else _title(what, asked), turn.text, judged.verification))
             sources.append((before, turn.passages[before:]))
             before = len(turn.passages)
-        title = f"{self.row}, {len(self._turns)} turn{'s' if len(self._turns) > 1 else ''}: {said}"
+        title = f"{self._name or self.row}, {len(self._turns)} turn{'s' if len(self._turns) > 1 else ''}: {said}"
         dropped = frozenset().union(*(it for _, it in self._turns))
-        return rank, replace(ReportSample(title, None, completions, dropped), sources=tuple(sources))
+        place = self.row if self._name else ""
+        return rank, ReportSample(title, None, completions, dropped, tuple(sources), place)
 
 
 def _title(place: str, question: str | None) -> str:

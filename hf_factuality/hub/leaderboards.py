@@ -62,7 +62,9 @@ def leaderboard_files(results: Sequence[LeaderboardResult]) -> LeaderboardFiles:
             if reason is None and (task := _task_id(found, entry["leaderboard"])) is None:
                 reason = f"{dataset} defines no task of this configuration and split"
         if reason is not None:
-            left_out.append(f"{name} {entry['metric']} ({reason})")
+            # Nobody expects a file or a closed world on a leaderboard.
+            if "/" in entry["dataset"]["dataset"]:
+                left_out.append(f"{name} {entry['metric']} ({reason})")
             continue
         plain = eval_result_entries_to_yaml([_hub_entry(it, task)])
         text = _OURS + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)

@@ -104,3 +104,9 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_folder() -> Path:
+    """Where models that are made here are kept: `$HF_FACTUALITY_CACHE` (of a file, its folder), or `~/.cache/hf_factuality`."""
+    path = Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
+    return path.parent if path.is_file() or path.suffix == ".sqlite" else path  # the cache of answers may be a file

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.io.files import whole_folder, writing
+from hf_factuality.io.files import cache_folder, whole_folder, writing
 from hf_factuality.worlds import texts
 from hf_factuality.worlds.sizes import SIZES, WorldModelConfig
 from hf_factuality.worlds.tokenizer import EOS, build_world_tokenizer
@@ -96,7 +96,7 @@ def build_world_model(
         model_config = replace(model_config, steps=steps)
     record = _record(config, model_config)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-    target = Path(output_dir) if output_dir is not None else _cache_dir() / "worlds" / key
+    target = Path(output_dir) if output_dir is not None else cache_folder() / "worlds" / key
     if _is_built(target, record):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,11 +149,6 @@ def _record(config: WorldConfig, model_config: WorldModelConfig) -> dict[str, An
     if not config.stated:
         del record["world"]["stated"], record["world"]["declined"]
     return {"version": VERSION, **record}
-
-
-def _cache_dir() -> Path:
-    path = Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
-    return path.parent if path.is_file() or path.suffix == ".sqlite" else path  # the cache of answers may be a file
 
 
 def _save(

@@ -132,6 +132,7 @@ def test_models_go_to_the_device_of_the_worker(monkeypatch, here, device):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_model_on_the_gpu_goes_to_a_worker_without_one(monkeypatch):
     judge = {"model": torch.nn.Linear(3, 3).cuda(), "bias": torch.ones(2, device="cuda")}
     packed = _packed(judge)

@@ -15,7 +15,7 @@ from hf_factuality.functional.risk_control import controlled_threshold
 from hf_factuality.verifiers.guard import GuardedVerifier
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.test_agreement import Scored
-from tests.test_report import Marks
+from tests.report.marks import Marks
 
 
 VERIFIER = "tests.evaluation.test_agreement:Scored"

@@ -12,7 +12,7 @@ from hf_factuality.spans import Label
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import seen
 from tests.io.test_transcripts import FOLDER, SHAPES, cases
-from tests.test_report import Marks
+from tests.report.marks import Marks
 
 
 JUDGE, STRICT = "tests.evaluation.judges:Judge", "tests.evaluation.judges:Strict"
@@ -202,7 +202,7 @@ def test_the_page_shows_turns_in_order_with_what_they_were_judged_by(tmp_path):
     order += ["turn 3, messages[8]", "1 passage of again, messages[7], and 1 passage known before"]
     places = [marks.text.index(text) for text in order]
     assert places == sorted(places)
-    assert "All 2 conversations" in marks.text and html.count("<details") == 3
+    assert "All 2 conversations" in marks.text and html.count('<details class="by"') == 3
 
 
 def test_command_and_function_give_the_same(tmp_path, capsys):

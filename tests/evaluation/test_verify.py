@@ -26,7 +26,7 @@ from hf_factuality.verifiers.registry import VERIFIER_NAMES
 from tests.conftest import fast_few
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import Judge, Strict, seen
-from tests.test_report import Marks
+from tests.report.marks import Marks
 
 
 TRUE = "Marie Curie was born in Warsaw in 1867."

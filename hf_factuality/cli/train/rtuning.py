@@ -2,6 +2,8 @@
 
     hf-factuality train rtuning                     # a small model in a closed world, minutes on a CPU
     hf-factuality train rtuning --rtuning_variant unsure    # "I am unsure." after the gold answer, in place of a refusal
+    hf-factuality train rtuning --demo real         # SmolLM2-135M-Instruct on facts of Wikidata, a quarter of an hour on a CPU
+    hf-factuality train rtuning --demo real --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct    # or another model
     hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
     accelerate launch --config_file recipes/accelerate/zero3.yaml -m hf_factuality train rtuning \
         --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
@@ -17,6 +19,7 @@ from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwa
 from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.demos.closed_world import KnowledgeDemo
+from hf_factuality.demos.real_model import RealModelDemo
 from hf_factuality.hub.cards.card import write_method_card
 
 
@@ -24,7 +27,19 @@ from hf_factuality.hub.cards.card import write_method_card
 class RTuningArguments(ScriptArguments):
     refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
     rtuning_variant: Literal["unsure", "unknown", "uncertain"] = field(
-        default="unknown", metadata={"help": meaning("rtuning_variant", ", in the closed world")}
+        default="unknown", metadata={"help": meaning("rtuning_variant", ", in a demo")}
+    )
+    demo: Literal["closed-world", "real"] = field(
+        default="closed-world",
+        metadata={
+            "help": "Without data: a small model in a closed world, or SmolLM2-135M-Instruct on facts of Wikidata."
+        },
+    )
+    max_refusal_share: float = field(
+        default=1.0, metadata={"help": meaning("max_refusal_share", ", in the real demo")}
+    )
+    demo_questions: str | None = field(
+        default=None, metadata={"help": "File of questions of your own for the real demo: question, answer, split."}
     )
 
 
@@ -44,8 +59,12 @@ TYPES = RTuningArguments, SFTConfig, ModelConfig
 
 def main(words):
     own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
+    demo = None
     if own:
-        demo, name, dataset = None, model_name(model), _load_real(script)
+        name, dataset = model_name(model), _load_real(script)
+    elif script.demo == "real":
+        demo = RealModelDemo(training.output_dir, script.demo_questions, model.model_name_or_path)
+        name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, script.max_refusal_share, training.seed)
     else:
         demo = KnowledgeDemo()
         name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, training.output_dir, training.seed)

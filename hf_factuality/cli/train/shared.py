@@ -134,13 +134,15 @@ def read_flags(
 ) -> tuple[Any, ...]:
     """Whether a run is on data of the user's, and its flags as dataclasses.
 
-    It is if one of the flags `real` is given, or one that every such run has. Otherwise the recipe `demo` is read, which trains a
-    small model on data made for it.
+    It is if one of the flags `real` is given, or one that every such run has. Otherwise the recipe `demo` is read, or that of
+    the flag `--demo` where a method has several, which trains a small model on data made for it.
     """
     words = with_underscores(words)
     given = {word.partition("=")[0] for word in words}
     own = bool(given & {"--config", "--model_name_or_path", *real})
     asks = not given.isdisjoint(("--help", "-h"))
+    if "--demo" in words[:-1]:  # which may be asked for with another model
+        own, demo = bool(given & {"--config", *real}), words[words.index("--demo") + 1]
     recipe = [] if own or asks else ["--config", str(RECIPES / method / f"{demo}.yaml")]
     return own, *TrainingParser(method, types).read([*recipe, *words])
 

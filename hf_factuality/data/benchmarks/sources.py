@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_factuality.data.benchmarks.readers import subset_of
 from hf_factuality.data.benchmarks.rows import BenchmarkReader
+from hf_factuality.data.reading import folder_cache
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import SUFFIXES, LineError, read_rows
 
@@ -169,7 +170,7 @@ def _load_dataset(
     shown = Path(repo).name if Path(repo).is_dir() else repo
     try:
         config = reader.config if repo == reader.repo_id else _config(reader, repo, shown, revision)
-        loaded = datasets.load_dataset(repo, config, revision=revision)
+        loaded = datasets.load_dataset(repo, config, revision=revision, **folder_cache(repo))
     except DataError:
         raise
     except Exception as error:

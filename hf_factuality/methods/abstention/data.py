@@ -7,7 +7,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -40,6 +40,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
 REASONS = {
     "lost": "questions of which responses are missing",
     "not_judged": "questions of which responses could not be judged and none is right",
+    "surplus_refusals": "unknown questions beyond the share of refusals that was asked for",
 }
 KIND = DatasetKind("refusals.parquet", "refusals", "refusal", REASONS, """# What a model knows and what it does not
 
@@ -67,6 +68,11 @@ class RefusalConfig:
             The question for the confidence, that of the language by default; `""` for none.
         refusals (`tuple[str, ...]`, *optional*):
             What `"unknown"` draws from; those of the language by default.
+        max_refusal_share (`float`, *optional*, defaults to `1.0`):
+            For `"unknown"`: refusals are at most this share of the rows; the seed chooses which unknown questions are left
+            out. Of a model that knows little, R-Tuning's data is nearly all refusals, and what is trained on it declines
+            nearly everything. A share s in place of the natural one moves the confidence below which a model declines, as a
+            change of class weights does. R-Tuning keeps all of them. At least one row is kept of each kind that occurs.
 
     Raises:
         `ValueError`: a value is unknown or out of range, or means nothing to the variant.
@@ -77,6 +83,7 @@ class RefusalConfig:
     language: str = "en"
     question: str | None = None
     refusals: tuple[str, ...] = ()
+    max_refusal_share: float = 1.0
 
     def __post_init__(self):
         if self.variant not in VARIANTS or self.language not in SURE_WORDS:
@@ -84,11 +91,19 @@ class RefusalConfig:
             raise ValueError(f"need {known}; got {self.variant!r} and {self.language!r}")
         if self.max_entropy is not None and not self.max_entropy >= 0:
             raise ValueError(f"max_entropy is at least 0, got {self.max_entropy}")
+        if not 0 < self.max_refusal_share <= 1:
+            raise ValueError(f"max_refusal_share is above 0 and at most 1, got {self.max_refusal_share}")
         if isinstance(self.refusals, str) or not all(text.strip() for text in self.refusals):
             raise ValueError(f"refusals must be texts that are not blank, got {self.refusals!r}")
-        only = {"max_entropy": ("uncertain",), "question": ("unsure", "uncertain"), "refusals": ("unknown",)}
+        only = {
+            "max_entropy": ("uncertain",),
+            "question": ("unsure", "uncertain"),
+            "refusals": ("unknown",),
+            "max_refusal_share": ("unknown",),
+        }
+        defaults = {field.name: field.default for field in fields(self)}
         for name, variants in only.items():
-            if getattr(self, name) not in (None, ()) and self.variant not in variants:
+            if getattr(self, name) != defaults[name] and self.variant not in variants:
                 raise ValueError(f"{name} means nothing to the variant {self.variant!r}; leave it out")
 
     def completion(self, answer: str, sure: bool, draw: random.Random) -> str:
@@ -148,6 +163,8 @@ def refusals_from(
                 rows.append(question.columns() | {"sure": sure, "correct": share, "entropy": spread})
         if config.variant == "uncertain":
             _by_entropy(rows, config.max_entropy, seed)
+        kept = _without_surplus(rows, config.max_refusal_share, seed)
+        counts["surplus_refusals"], rows = len(rows) - len(kept), kept
         for row in rows:
             text = config.completion(row["answer"][0], row["sure"], seeded_random(seed, row["id"]))
             row["completion"] = [{"role": "assistant", "content": text}]
@@ -173,6 +190,19 @@ def _by_entropy(rows: list[dict[str, Any]], most: float | None, seed: int) -> No
         row["sure"] = place < len(rows) // 2 if most is None else row["entropy"] <= most
 
 
+def _without_surplus(rows: list[dict[str, Any]], share: float, seed: int) -> list[dict[str, Any]]:
+    """The rows, with so few of what the model does not know that these are at most a share of all; the seed chooses."""
+    unknown = [row["id"] for row in rows if not row["sure"]]
+    known = len(rows) - len(unknown)
+    if share == 1 or not known or not unknown:
+        return rows
+    # The small addition is for rounding: a share of .3 of 10 rows is 3 of them.
+    most = max(1, math.floor(known * share / (1 - share) + 1e-9))
+    order = sorted(unknown, key=lambda name: seeded_random(seed, f"surplus {name}").random())
+    left_out = set(order[most:])
+    return [row for row in rows if row["id"] not in left_out]
+
+
 def build_refusals(
     questions: Rows | None = None,
     *,
@@ -182,6 +212,7 @@ def build_refusals(
     language: str = "en",
     question: str | None = None,
     refusals: Sequence[str] | None = None,
+    max_refusal_share: float = 1.0,
     stop: str | None = None,
     **options: Unpack[BuildArguments],
 ) -> BuildReport:
@@ -192,7 +223,7 @@ def build_refusals(
             As of [`build_preferences`], with the gold answer or a list of them as `answer`; `verifier` is `"gold"` by default,
             and `knowledge` means nothing. Sampled is by default 1 response, greedily, of at most 15 tokens; for
             `rtuning_variant="uncertain"` 5 at temperature 0.7.
-        rtuning_variant, max_entropy, language, question, refusals (*optional*):
+        rtuning_variant, max_entropy, language, question, refusals, max_refusal_share (*optional*):
             What is written, see [`~hf_factuality.data.RefusalConfig`]. May differ when a run is continued.
         stop (`str`, *optional*):
             Text that responses end at: by default the full stop of the language; `""` for none.
@@ -208,7 +239,7 @@ def build_refusals(
         >>> build_refusals("questions.jsonl", out="refusals", model="Qwen/Qwen3-0.6B").report["unsure"]
     """
     args = build_arguments(options, questions, out, verifier="gold")
-    config = RefusalConfig(rtuning_variant, max_entropy, language, question, refusals if refusals else ())
+    config = RefusalConfig(rtuning_variant, max_entropy, language, question, tuple(refusals or ()), max_refusal_share)
     refuse_arguments(args, "R-Tuning judges by the gold answers", "knowledge")
     stop = SURE_WORDS[language].stop if stop is None else stop
     sampling: dict[str, Any] = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}

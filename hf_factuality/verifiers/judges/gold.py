@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hf_factuality.functional.answers import contains_answer, exact_match, halueval_match, hotpot_f1, squad_match
+from hf_factuality.functional.answers import (
+    contained_match,
+    contains_answer,
+    exact_match,
+    halueval_match,
+    hotpot_f1,
+    squad_match,
+)
 from hf_factuality.reading.completion import read
 from hf_factuality.reading.marks import final_answer
 from hf_factuality.spans import Label, LabeledSpan
@@ -24,6 +31,7 @@ RULES: Mapping[str, Scorer] = MappingProxyType(
         "hotpot_f1": hotpot_f1,
         "halueval": halueval_match,
         "contains": contains_answer,
+        "contained": contained_match,
         "math": math_match,
         "gsm8k": gsm8k_match,
     }
@@ -42,7 +50,8 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
     }
 )
 """`data_source` -> scorer: those of published data, and each of [`RULES`] by its name. `"world"` is the rule of this library,
-[`~hf_factuality.functional.answers.same_answer`], `"contains"` R-Tuning's."""
+[`~hf_factuality.functional.answers.same_answer`], `"contains"` R-Tuning's; `"contained"`
+looks for the words of a gold answer, as `evaluate(match="contained")` does."""
 SCORERS_HELP = f"how rows of your own data_source are scored: SOURCE=RULE[,SOURCE=RULE], a RULE of {', '.join(RULES)}, or a known source"
 """For the help of commands."""
 

@@ -91,6 +91,35 @@ def test_unknown_draws_refusals_by_the_seed(tmp_path):
     assert chinese[0] == "Ulm。你确定你是根据自己的知识准确回答了这个问题吗？我不确定。"
 
 
+@pytest.mark.parametrize(
+    "share, known, kept",
+    [(1.0, 3, 37), (0.5, 3, 3), (0.75, 3, 9), (0.1, 3, 1), (0.99, 3, 37), (0.5, 0, 40), (0.5, 40, 0)],
+)
+def test_refusals_are_at_most_a_share_of_the_rows(tmp_path, share, known, kept):
+    """Those that stay are drawn by the seed, not by the order of the file; of a model that knows nothing all stay."""
+    rows = [{"id": str(i), "question": f"{i}?", "answer": "Ulm"} for i in range(40)]
+    answers = [["Ulm"]] * known + [["Bern"]] * (40 - known)
+    settings = {"variant": "unknown", "max_refusal_share": share}
+    dataset = build(tmp_path / "a", answers, rows, **settings)
+    refused = [row["id"] for row in dataset if not row["sure"]]
+    assert (len(dataset) - len(refused), len(refused)) == (known, kept)
+    assert report(tmp_path / "a")["dropped"]["surplus_refusals"] == 40 - known - kept
+    turned = build(tmp_path / "b", answers[::-1], rows[::-1], **settings)
+    assert {row["id"] for row in turned} == {row["id"] for row in dataset}
+    if kept == 9:
+        assert refused != [str(i) for i in range(3, 12)]
+        other = build(tmp_path / "c", answers, rows, seed=1, **settings)
+        assert [row["id"] for row in other if not row["sure"]] != refused
+
+
+@pytest.mark.parametrize(
+    "settings", [{"variant": "unsure", "max_refusal_share": 0.5}, {"variant": "unknown", "max_refusal_share": 0}]
+)
+def test_a_share_that_means_nothing_is_refused(settings):
+    with pytest.raises(ValueError, match="max_refusal_share"):
+        RefusalConfig(**settings)
+
+
 def test_what_is_written_is_recognised():
     assert all(abstains(text) for texts in REFUSALS.values() for text in texts)
     assert all(len(set(texts)) == len(texts) >= 6 for texts in REFUSALS.values())
@@ -152,7 +181,7 @@ def test_unknown_is_not_wrong(tmp_path):
     dataset = build(tmp_path, samples, verifier=Unable())
     assert dataset["id"] == ["q0", "q3"] and dataset["sure"] == [True, False] and dataset["correct"] == [1.0, 0.0]
     found = report(tmp_path)
-    assert found["dropped"] == {"lost": 1, "not_judged": 1} and found["lost_responses"] == 1
+    assert found["dropped"] == {"lost": 1, "not_judged": 1, "surplus_refusals": 0} and found["lost_responses"] == 1
     # Entropy needs no verdict, but every sample.
     dataset = build(tmp_path, samples, verifier=Unable(), variant="uncertain")
     assert dataset["id"] == ["q0", "q1", "q3"] and dataset["correct"] == [1.0, 0.0, 0.0]

