@@ -63,7 +63,7 @@ def leaderboard_files(results: Sequence[LeaderboardResult]) -> LeaderboardFiles:
                 reason = f"{dataset} defines no task of this configuration and split"
         if reason is not None:
             # Nobody expects a file or a closed world on a leaderboard.
-            if "/" in entry["dataset"]["dataset"]:
+            if "/" in entry["dataset"].get("dataset", ""):
                 left_out.append(f"{name} {entry['metric']} ({reason})")
             continue
         plain = eval_result_entries_to_yaml([_hub_entry(it, task)])

@@ -65,7 +65,7 @@ def test_the_closed_world_measures_before_and_after(run, monkeypatch, small_worl
     assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
     assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "<h4>before</h4>" in page and "right answer" not in page
+    assert "<h4>before</h4>" in page and "(right answer:" not in page
     check_page("mask-dpo", (out / "README.md").read_text(encoding="utf-8"))
     # The pairs are of the people who are trained on, and nobody who is measured.
     (folder,) = out.glob("pairs-*")

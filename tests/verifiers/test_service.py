@@ -166,7 +166,13 @@ def test_what_is_known_is_not_asked_again():
 
 
 # Verifiers that hold another one and add to what it finds; and the guard, which the service asks.
-COMPOSITES = {"demos/comparing.py", "verifiers/guard.py", "verifiers/transformers_pipeline.py", "worlds/noisy.py"}
+COMPOSITES = {
+    "demos/comparing.py",
+    "verifiers/guard.py",
+    "verifiers/searched.py",
+    "verifiers/transformers_pipeline.py",
+    "worlds/noisy.py",
+}
 
 
 def test_nothing_else_asks_a_verifier():
