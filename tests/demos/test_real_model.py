@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_factuality.demos import real_model
 from hf_factuality.demos.real_model import FACTS, comparison_rows, examples, find_model
-from hf_factuality.errors import CheckpointError
+from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.hub.results import load_results
 from hf_factuality.io.rows import read_rows
 from tests.examples.conftest import FAST, checked_card
@@ -62,7 +63,7 @@ def test_the_table():
 
 
 def test_examples_show_what_was_lost_too():
-    rows = [{"question": f"{i}?", "answer": "Ulm"} for i in range(4)]
+    rows = [{"question": f"{i}?", "answer": ["Ulm"]} for i in range(4)]
     said = examples(
         rows, ["Bern", "Ulm", "Ulm", "Rome"], ["I don't know."] * 2 + ["Ulm", "Rome"],
         ["wrong", "correct", "correct", "wrong"], ["refused", "refused", "correct", "wrong"],
@@ -123,6 +124,30 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     assert changed and all("q_proj" in name for name in changed)
 
 
+def test_a_run_without_other_relations(small, tmp_path, capsys):
+    """Each group of questions that the file has is in the table, and no other; gold answers may be several."""
+    rows = [
+        {"id": str(i), "question": f"What is {i}?", "answer": ["e", "x"], "split": "train" if i < 6 else "test"}
+        for i in range(8)
+    ]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [
+        "--output_dir",
+        tmp_path / "out",
+        "--demo_questions",
+        questions,
+        "--max_steps",
+        "1",
+        "--lora_target_modules",
+        ".*q_proj",
+        *FAST,
+    ]
+    load_training("rtuning").main(["--demo", "real", *map(str, given)])
+    shown = capsys.readouterr().out
+    assert "other subjects" in shown and "other relations" not in shown
+
+
 def test_other_variants_are_refused(small, tmp_path):
     demo = real_model.RealModelDemo(str(tmp_path))
     with pytest.raises(ValueError, match="'unknown'"):
@@ -177,3 +202,28 @@ def test_another_model(tiny_model, tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         load_training("rtuning").main(words)
     assert seen == {"model": tiny_model}
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"split": "dev"}, "line 2: `split` must be one of train, test, other_relation, got 'dev'"),
+        ({"split": None}, "line 2: `split`"),
+        ({"answer": None}, "line 2: needs `question` and `answer`"),
+        ({"answer": []}, "line 2: needs"),
+        ({"question": " "}, "line 2: needs"),
+        ({"split": "train"}, "no question for the test"),
+    ],
+)
+def test_questions_that_cannot_be_used_are_refused_before_a_model_is_loaded(monkeypatch, tmp_path, change, named):
+    monkeypatch.setattr(real_model, "find_model", lambda: pytest.fail("loaded"))
+    rows = [
+        {"id": "a", "question": "A?", "answer": "e", "split": "train"},
+        {"id": "b", "question": "B?", "answer": ["e"], "split": "test"},
+    ]
+    rows[1] |= change
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=re.escape(named)):
+        real_model.RealModelDemo(str(tmp_path / "out"), str(path))
+    assert not (tmp_path / "out").exists()
