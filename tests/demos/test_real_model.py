@@ -227,3 +227,32 @@ def test_questions_that_cannot_be_used_are_refused_before_a_model_is_loaded(monk
     with pytest.raises(DataError, match=re.escape(named)):
         real_model.RealModelDemo(str(tmp_path / "out"), str(path))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--demo=real"], ["--demo", "real"], ["--demo", "real", "--config", "rtuning/real.yaml"]]
+)
+def test_the_recipe_is_that_of_the_demo(monkeypatch, tmp_path, words):
+    """However the flag is written; a recipe of the user's own takes its place."""
+    seen = {}
+    monkeypatch.setattr(real_model, "find_model", lambda: "model")
+    monkeypatch.setattr(
+        real_model.RealModelDemo, "refusals", lambda self, *given: seen.update(share=given[1]) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        load_training("rtuning").main([*words, "--output_dir", str(tmp_path), *FAST])
+    assert seen == {"share": 0.25}
+
+
+@pytest.mark.parametrize(
+    "words, fix",
+    [
+        (["--demo", "real", "--refusals", "folder"], "leave out --refusals"),
+        (["--max_refusal_share", "0.5"], "--max_refusal_share is for --demo real"),
+        (["--demo_questions", "own.jsonl"], "--demo_questions is for --demo real"),
+        (["--demo", "closed-world", "--model_name_or_path", "model"], "leave out --model_name_or_path"),
+    ],
+)
+def test_flags_that_would_change_nothing_are_refused(tmp_path, words, fix):
+    with pytest.raises(ValueError, match=fix):
+        load_training("rtuning").main([*words, "--output_dir", str(tmp_path), *FAST])

@@ -54,12 +54,30 @@ def _load_real(script):
     return dataset
 
 
+def _refuse_unused(own, script, model):
+    """Flags that would change nothing in this run."""
+    real = script.demo == "real"
+    if own and real:
+        raise ValueError("--demo real has questions of its own; leave out --refusals and --dataset_name, or --demo")
+    for flag, given in (
+        ("max_refusal_share", script.max_refusal_share != 1),
+        ("demo_questions", script.demo_questions),
+    ):
+        if given and not real:
+            raise ValueError(f"--{flag} is for --demo real; for data of your own: hf-factuality build-refusals")
+    if model.model_name_or_path and not own and not real:
+        raise ValueError(
+            "the closed world has a model of its own; leave out --model_name_or_path, or take --demo real"
+        )
+
+
 TYPES = RTuningArguments, SFTConfig, ModelConfig
 
 
 def main(words):
     own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
     demo = None
+    _refuse_unused(own, script, model)
     if own:
         name, dataset = model_name(model), _load_real(script)
     elif script.demo == "real":

@@ -138,13 +138,20 @@ def read_flags(
     the flag `--demo` where a method has several, which trains a small model on data made for it.
     """
     words = with_underscores(words)
-    given = {word.partition("=")[0] for word in words}
-    own = bool(given & {"--config", "--model_name_or_path", *real})
-    asks = not given.isdisjoint(("--help", "-h"))
-    if "--demo" in words[:-1]:  # which may be asked for with another model
-        own, demo = bool(given & {"--config", *real}), words[words.index("--demo") + 1]
-    recipe = [] if own or asks else ["--config", str(RECIPES / method / f"{demo}.yaml")]
+    given = dict(zip((word.partition("=")[0] for word in words), map(_value_of, words, [*words[1:], ""]), strict=True))
+    own = not given.keys().isdisjoint(("--config", "--model_name_or_path", *real))
+    if "--demo" in given:  # which may be asked for with another model and other settings
+        own = not given.keys().isdisjoint(real)
+    if (RECIPES / method / f"{given.get('--demo')}.yaml").is_file():
+        demo = given["--demo"]
+    asks = not given.keys().isdisjoint(("--help", "-h"))
+    recipe = [] if own or asks or "--config" in given else ["--config", str(RECIPES / method / f"{demo}.yaml")]
     return own, *TrainingParser(method, types).read([*recipe, *words])
+
+
+def _value_of(word: str, behind: str) -> str:
+    """What a flag is set to, in the same word or in the one behind it."""
+    return word.partition("=")[2] or behind
 
 
 def model_name(model):
