@@ -75,7 +75,7 @@ def build_world_model(
             Where to train; `None` takes a CUDA device if there is one.
         num_threads (`int`, *optional*, defaults to `1`):
             Threads of torch during a build on a CPU; `None` leaves them as they are. With one, the weights are the same
-            on every run.
+            on every run. A CPU with instructions for bfloat16 computes in it, others in float32, with other weights.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar with the loss.
 
@@ -181,6 +181,7 @@ def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, nu
     from transformers import LlamaForCausalLM
 
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    half = device.type != "cpu" or _has_bfloat16()
     threads_before = torch.get_num_threads()
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -205,7 +206,7 @@ def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, nu
                 for input_ids, labels in batches[: config.steps - step]:
                     tokens += int((labels != -100).sum())
                     input_ids, labels = input_ids.to(device), labels.to(device)
-                    with torch.autocast(device.type, torch.bfloat16):
+                    with torch.autocast(device.type, torch.bfloat16, enabled=half):
                         logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
                     # Not the mean of the batch: that would weigh short texts more, and the model would learn to say less.
                     loss = F.cross_entropy(logits.float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
@@ -235,6 +236,14 @@ def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, nu
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return model.cpu().eval(), curve
+
+
+def _has_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16. Without them a step takes ten times as long as in float32."""
+    import torch
+
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _save_state(partial: Path, model, optimizer, step: int, curve: list, total, tokens: int) -> None:

@@ -74,6 +74,17 @@ def rows_of(world, tok, config, group):
             yield tok.decode(ids[:start]), tok.decode(ids[start:end]), ids[:end]
 
 
+@pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_bfloat16_only_where_the_cpu_computes_in_it(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, name: False})
+    float32 = weights(build(tmp_path / "float32"))
+    monkeypatch.setattr(torch, "autocast", lambda *args, enabled, **options: torch.amp.autocast(*args, enabled=False))
+    assert weights(build(tmp_path / "same")) == float32
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
+    assert weights(build(tmp_path / "half")) != float32
+
+
 def test_batches():
     world, config = World(replace(CONFIG, max_hops=3)), replace(TINY, questions=0.4, short_answers=0.3)
     tok = build_world_tokenizer(world)
