@@ -1,5 +1,6 @@
 """Packaging of hf_factuality. `constraints.txt` holds the exact versions that the tests pass with."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -44,14 +45,23 @@ EXTRAS = {
     "bench": ["matplotlib>=3.8"],
     "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"],
+    "notebooks": ["ipykernel>=6.29", "nbclient>=0.10"],  # for tests of docs/notebooks
     "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 
+
+def readme() -> str:
+    """The README with links that also work where only its text is, as on a package index."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:|#)", rf"\1{URL}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?!https?:|#)", rf"\1{URL}/blob/main/", text)
+
+
 setup(
     name="hf_factuality",
-    version="0.1.0.dev0",
+    version="0.2.0",
     description="Factuality alignment on Hugging Face's stack: verifiers, metrics and trainers that share one schema",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     author="The hf_factuality authors",

@@ -6,5 +6,5 @@ Names load on first use, so that `import hf_factuality` needs neither torch nor 
 from hf_factuality._lazy import attach
 
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 __getattr__, __dir__, __all__ = attach(__name__, __file__)
