@@ -184,7 +184,7 @@ def test_killed_while_weights_are_sent(hub, model, tmp_path):
     folder, after = model
     shards = {name: hashlib.sha256(data).hexdigest() for name, data in after.items() if name.startswith("model-")}
     last = shards["model-00003-of-00003.safetensors"]
-    hub.slow("PUT", last, pause=2.0)
+    hub.slow("PUT", last, pause=15.0)
     process = start(hub, tmp_path, folder)
     wait_for(lambda: len(hub.stored) == 2 and hub.count("PUT", last), process)
     kill(process)
