@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hf_factuality.evaluation.claim_lines import label_name, shortened, worst_claims
+from hf_factuality.evaluation.claim_lines import markdown_claim, shortened, worst_claims
 from hf_factuality.evaluation.worst_answers import WorstSamples
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.report import ReportSample
@@ -57,9 +57,7 @@ def _answer(sample: ReportSample) -> Iterator[str]:
         yield f"- {_text(heading)}"
         claims = worst_claims(found.spans)
         for span in claims[:_CLAIMS]:
-            said = span.claim if span.claim is not None else span.text(text)
-            against = f" (evidence: {_text(span.evidence)})" if span.evidence else ""
-            yield f"  - *{label_name(span.label)}*: {_text(said)}{against}"
+            yield f"  {markdown_claim(text, span, _text)}"
         if len(claims) > _CLAIMS:
             yield f"  - and {len(claims) - _CLAIMS} more"
 

@@ -154,7 +154,7 @@ def test_the_summary_is_appended_and_no_text_has_a_meaning_in_it(tmp_path):
 
 def test_the_summary_names_no_account_and_no_issue(tmp_path):
     """As GitHub finds them in what it shows, behind the escapes of Markdown."""
-    rows = [{"completion": "A @octocat of me/it#12 [c].", "question": "@a/b", "evidence": "@c #3"}]
+    rows = [{"completion": "@octocat me/it#12 A[c].", "question": "@octocat #3"}]
     shown = re.sub(r"\\([!-/])", r"\1", summary(tmp_path, rows, verifier=JUDGE))
     assert "octocat" in shown and not re.search(r"@[\w]|#\d", shown)
 
