@@ -149,6 +149,8 @@ def _is_error(value: Mapping[str, Any]) -> bool:
     """Whether an object says that something went wrong, and nothing else."""
     if str(value.get("type", "")).endswith("_error") and ("error_code" in value or "message" in value):
         return True
+    if value.get("isError") is True and "content" in value:  # of the Model Context Protocol, whatever else it holds
+        return True
     said = {re.sub(r"\W|_", "", str(key)).lower(): it for key, it in value.items()}
     failed = any(said.get(key) not in _NOTHING for key in ("error", "errors", "iserror", "errormessage"))
     if not failed:

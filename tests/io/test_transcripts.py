@@ -303,6 +303,7 @@ def test_results_become_readable(given, passages):
         '{"error": "not found", "query": "Paris has 2 million inhabitants"}',
         '{"errorMessage": "x", "errorType": "KeyError"}',
         '{"isError": true, "content": "x"}',
+        {"isError": True, "content": [], "structuredContent": {"population": "2 million"}},
         "error: no such file",
         "fatal: not a git repository",
         "Error 404: not found",
