@@ -46,6 +46,8 @@ def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_pat
         [
             ({"fail_under": "0.5"}, 0, ""),
             ({"fail_under": "precision=0.5 decided_precision=0.9"}, 1, "decided_precision 0.5 is below 0.9"),
+            ({"fail_under": "precision=0.5\ndecided_precision=0.9\n"}, 1, "decided_precision 0.5 is below 0.9"),
+            ({"args": "--max-not-judged 0 --metric-args 'x"}, 2, "the input args has a quote without its end"),
             ({"args": "--metrics factscore --metric-args 'factscore.gamma=0'"}, 0, "factscore"),
             ({"args": "--no-such-flag"}, 2, "no flag"),
             ({"args": "$(touch run) `touch run` ; touch run"}, 2, ""),
@@ -54,7 +56,9 @@ def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_pat
             ({"report_dir": "a folder/x"}, 0, "wrote a folder/x/labelled.jsonl"),
             ({"evidence": "", "max_not_judged": "0"}, 2, "no row of my answers.jsonl has evidence"),
         ],
-        4,
+        2,
+        3,
+        6,
     ),
 )
 def test_inputs_reach_the_command_and_are_never_run(runner, tmp_path, given, status, said):

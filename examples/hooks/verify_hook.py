@@ -38,7 +38,8 @@ def read_transcript(path):
             except (ValueError, KeyError, TypeError):  # the first line may be cut, others are no messages
                 continue
             blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-            results += [texts(block.get("content")) for block in blocks if block.get("type") == "tool_result"]
+            done = [it for it in blocks if it.get("type") == "tool_result" and not it.get("is_error")]
+            results += [texts(block.get("content")) for block in done]  # a failure often repeats what was asked
             if message.get("role") == "assistant":
                 said = content if isinstance(content, str) else texts([b for b in blocks if b.get("type") == "text"])
                 answer = said or answer
@@ -52,7 +53,7 @@ def request_of(hook):
     if path and os.path.isfile(path):
         said, results = read_transcript(path)
         answer = answer or said
-    results = [results] if isinstance(results, str) else [*results]
+    results = [texts(each) for each in (results if isinstance(results, list) else [results])]
     if hook.get("tool_response"):
         results.append(texts(hook["tool_response"]))
     kept, left = [], SENT

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hf_factuality.evaluation.claim_lines import label_name, shortened, worst_claims
+from hf_factuality.evaluation.claim_lines import markdown_claim, shortened, worst_claims
 from hf_factuality.evaluation.worst_answers import WorstSamples
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.report import ReportSample
@@ -48,16 +49,19 @@ def _is_shown(completion: tuple[str, str, Verification]) -> bool:
 
 
 def _answer(sample: ReportSample) -> Iterator[str]:
-    yield f"**{escaped(shortened(sample.question, _LIMIT))}**"
+    yield f"**{_text(sample.question)}**"
     turns = list(filter(_is_shown, sample.completions))
     if len(turns) > _TURNS:
         yield f"- the first {_TURNS} of {len(turns)} turns with such claims:"
     for heading, text, found in turns[:_TURNS]:
-        yield f"- {escaped(shortened(heading, _LIMIT))}"
+        yield f"- {_text(heading)}"
         claims = worst_claims(found.spans)
         for span in claims[:_CLAIMS]:
-            said = shortened(span.claim if span.claim is not None else span.text(text), _LIMIT)
-            against = f" (evidence: {escaped(shortened(span.evidence, _LIMIT))})" if span.evidence else ""
-            yield f"  - *{label_name(span.label)}*: {escaped(said)}{against}"
+            yield f"  {markdown_claim(text, span, _text)}"
         if len(claims) > _CLAIMS:
             yield f"  - and {len(claims) - _CLAIMS} more"
+
+
+def _text(text: str) -> str:
+    """Somebody's text. Accounts and issues that it names are not linked: a summary may be posted as a comment, which tells them."""
+    return re.sub(r"[@#](?=\w)", "\\g<0>\u2060", escaped(shortened(text, _LIMIT)))

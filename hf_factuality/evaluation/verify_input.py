@@ -44,7 +44,7 @@ class RowList:
             )
             raise TypeError(f"`{name}` is a {type(rows).__name__}; pass {fix}")
         self.name = name
-        self._rows = [dict(row) if isinstance(row, Mapping) else {column: row} for row in rows]
+        self._rows = [_plain(dict(row) if isinstance(row, Mapping) else {column: row}) for row in rows]
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         for number, row in enumerate(self._rows):
@@ -56,6 +56,15 @@ class RowList:
 
     def close(self) -> None:
         pass
+
+
+def _plain(value: Any) -> Any:
+    """A value with lists for its arrays, as pandas gives the lists of a Parquet file."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(it) for key, it in value.items()}
+    return list(map(_plain, value)) if isinstance(value, list) else value
 
 
 class RowFile:
@@ -212,6 +221,11 @@ class AnswerSource:
         if not self.total:
             raise DataError(f"{self.name} holds no rows")
         if self.missing == self.total:
+            if "messages" in self.columns and self._names.completion not in self.columns:
+                raise DataError(f"{self.name}: no conversation in 'messages' has a text of the assistant")
+            if {"role", "content"} <= set(self.columns):
+                fix = 'a conversation is one row, {"messages": [...]}'
+                raise DataError(f"{self.name}: every row is a message (columns {self.columns}); {fix}")
             row = dict.fromkeys(self.columns)
             raise _lacks(f"{self.name}: every row", "no text", self._names.completion, row, "`completion_column`")
         if evidence:
@@ -254,7 +268,7 @@ class AnswerSource:
             return None
         # Beside evidence, documents may be anything.
         documents = None if has_evidence or self._column == "documents" else json_list(row.get("documents"))
-        return read_transcript(value, place, documents, sample="epoch" in row)
+        return read_transcript(value, place, documents, sample={"epoch", "input", "target"} <= row.keys())
 
     def _turns(
         self, transcript: Transcript, where: str, passages: tuple[str, ...], row: dict[str, Any]

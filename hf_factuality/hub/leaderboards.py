@@ -6,6 +6,7 @@ The Hub wants the id of a task that the `eval.yaml` of the dataset defines. A re
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hf_factuality.io.markdown import one_line
 
 logger = logging.getLogger(__name__)
 FOLDER = ".eval_results"
+_FILE_NAME = re.compile(r"[^./\\\0\n][^/\\\0\n]*")
 METRIC = "accuracy"
 """What leaderboards rank by; values are shares in [0, 1]."""
 _OURS = "# Written by hf_factuality from files of results; removed when these hold it no more.\n"
@@ -111,7 +113,7 @@ def check_leaderboard_file(name: str, content: bytes) -> None:
         if not isinstance(rows, list) or not rows:
             raise ValueError("it holds no list of results")
         parse_eval_result_entries(rows)
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise HubError(
             f"{name} is no file of results as the Hub reads it ({what:.200}); mend it, or leave it out with `exclude`"
@@ -122,6 +124,8 @@ def _wanted(entry: Mapping[str, Any]) -> str | None:
     """Why a result has no place on any leaderboard."""
     if not isinstance(entry.get("leaderboard"), Mapping):
         return "not the whole default dataset of a benchmark on the Hub"
+    if not _FILE_NAME.fullmatch(entry["benchmark"]):
+        return "its benchmark names a folder"
     if entry["metric"] != METRIC:
         return f"leaderboards rank by {METRIC}"
     return "no value" if entry["value"] is None else None

@@ -19,6 +19,7 @@ from inspect_ai.scorer import NOANSWER, Metric, SampleScore, Score, Scorer, Targ
 from inspect_ai.solver import TaskState
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
+from hf_factuality.evaluation.claim_lines import markdown_claim
 from hf_factuality.evaluation.own_file import NAME, own_item
 from hf_factuality.evaluation.plan import GRADED_METRICS
 from hf_factuality.evaluation.verification import JUDGE_TOKENS, found_in
@@ -28,7 +29,7 @@ from hf_factuality.io.markdown import escaped
 from hf_factuality.io.messages import completion_text
 from hf_factuality.metrics._registry import CLAIM_METRICS
 from hf_factuality.reading.scopes import SCOPES
-from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.spans import Verification
 
 
 SCORED = ("accuracy", *GRADED_METRICS, "halluqa", "halueval", *CLAIM_METRICS, LONG_FORM)
@@ -150,14 +151,8 @@ def _explained(text: str | None, verification: Verification | None, outcome: str
         return outcome
     if verification.error is not None:
         return f"not judged: {escaped(verification.error)}"
-    lines = [_line(text, unit) for unit in judged_units(verification)]
+    lines = [markdown_claim(text, unit) for unit in judged_units(verification)]
     return "\n".join(([outcome, ""] if outcome else []) + lines) or outcome or "nothing to judge"
-
-
-def _line(text: str, unit: LabeledSpan) -> str:
-    label = "could not be judged" if unit.label is None else unit.label.value.replace("_", " ")
-    evidence = f" *(evidence: {escaped(unit.evidence)})*" if unit.evidence else ""
-    return f"- **{label}**: {escaped(unit.claim or text[unit.start : unit.end])}{evidence}"
 
 
 def _register(name: str) -> Any:

@@ -10,9 +10,34 @@ def message_text(message: Mapping[str, Any]) -> str:
     """The content of a message; of a list of parts the texts, joined. Empty if it has none."""
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        blocks = [block if isinstance(block, str) else block.get("text") for block in content if _is_block(block)]
+        blocks = [
+            block if isinstance(block, str) else block.get("text") or block.get("refusal")
+            for block in content
+            if _is_block(block)
+        ]
         content = "".join(text for text in blocks if isinstance(text, str))
-    return content if isinstance(content, str) else ""
+    return content if isinstance(content, str) and content else spoken_text(message)
+
+
+def spoken_text(message: Mapping[str, Any]) -> str:
+    """What a message without content says, as OpenAI writes it: a refusal, or the words of an answer in sound."""
+    sound = message.get("audio")
+    for text in (message.get("refusal"), sound.get("transcript") if isinstance(sound, Mapping) else None):
+        if isinstance(text, str) and text:
+            return text
+    return ""
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    """The reasoning that a message holds beside its text, or as blocks of its own."""
+    for name in ("reasoning_content", "thinking"):
+        if isinstance(message.get(name), str) and message[name]:
+            return str(message[name])
+    content = message.get("content")
+    blocks = content if isinstance(content, (list, tuple)) else ()
+    kinds = ("thinking", "reasoning")
+    found = [it.get(it.get("type")) for it in blocks if isinstance(it, Mapping) and it.get("type") in kinds]
+    return "".join(text for text in found if isinstance(text, str))
 
 
 def _is_block(block: Any) -> bool:
@@ -39,9 +64,9 @@ def completion_text(completion: Any) -> tuple[str, bool]:
         if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
             continue
         content = message_text(message)
-        reasoning = message.get("reasoning_content") or message.get("thinking")
+        reasoning = _thoughts(message)
         # Some servers report the reasoning a second time, next to content that still has it.
-        if isinstance(reasoning, str) and "</think>" not in content:
+        if reasoning and "</think>" not in content:
             content, split = f"<think>{reasoning}</think>{content}", True
         parts.append(content)
     return "\n".join(parts), split
@@ -52,8 +77,8 @@ def last_answer(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, list
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if message.get("role") == "assistant":
-            nothing = message.get("content") is None and not message.get("reasoning_content")
-            return None if nothing else completion_text(message)[0], list(messages[:place])
+            text = completion_text(message)[0]
+            return None if message.get("content") is None and not text else text, list(messages[:place])
     return None, list(messages)
 
 

@@ -65,12 +65,17 @@ _BLOCKS = frozenset(("text", "resource", "resource_link", "tool_reference")) | W
 
 # As frameworks write an exception where the shape has no field for it.
 _FAILED = re.compile(
-    r"\s*(?:(?:[\w.]*(?:Error|Exception)|ERROR)\s*[:(]|Traceback \(most recent call last\)|Error (?:executing|calling|invoking|running|in) )"
+    r"\s*(?:(?:[\w.]*(?:Error|Exception)|ERROR|error|fatal)\s*[:(]|[\w.]+(?:Error|Exception)\s*$"
+    r"|Traceback \(most recent call last\)|Error (?:executing|calling|invoking|running|in|\d{3}\b)|<tool_use_error>)"
 )
-# Beside an error these say nothing of the world.
+# Beside an error these say nothing of the world: they describe it, or repeat what was asked.
 _OF_ERRORS = frozenset(
-    "error errors message code status statuscode success ok detail details type traceback iserror retryable".split()
+    "error errors message code status statuscode success ok detail details type traceback iserror retryable errormessage "
+    "errortype errorcode reason msg hint suggestion timestamp requestid traceid path url tool toolname name query q input inputs "
+    "args arguments params parameters request content".split()
 )
+
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, 0)
 
 
 def _read(value: Any, found: ResultText) -> None:
@@ -91,6 +96,8 @@ def _read(value: Any, found: ResultText) -> None:
         _read(value["content"], found)
     elif isinstance(value, Mapping) and _is_error(value):
         found.failed = True
+    elif kind_of(value) == "web_fetch_result" and isinstance(value.get("content"), Mapping):  # of Anthropic: a page
+        _read_block(value["content"], found)
     elif isinstance(value, (Mapping, list, tuple)):
         found.passages += _records(value, "")
     elif (text := _scalar(value)) is not None:
@@ -142,10 +149,14 @@ def _is_error(value: Mapping[str, Any]) -> bool:
     """Whether an object says that something went wrong, and nothing else."""
     if str(value.get("type", "")).endswith("_error") and ("error_code" in value or "message" in value):
         return True
-    if not (value.get("error") or value.get("errors") or value.get("isError")):
-        return False
-    others = {key: it for key, it in value.items() if re.sub(r"\W|_", "", str(key)).lower() not in _OF_ERRORS}
-    return not any(it not in (None, "", [], {}, False, 0) for it in others.values())
+    if value.get("isError") is True and "content" in value:  # of the Model Context Protocol, whatever else it holds
+        return True
+    said = {re.sub(r"\W|_", "", str(key)).lower(): it for key, it in value.items()}
+    failed = any(said.get(key) not in _NOTHING for key in ("error", "errors", "iserror", "errormessage"))
+    if not failed:
+        state = said.get("status")
+        failed = isinstance(state, str) and state.lower() == "error" or False in (said.get("success"), said.get("ok"))
+    return failed and not any(it not in _NOTHING for key, it in said.items() if key not in _OF_ERRORS)
 
 
 def _decoded(text: str) -> Any:

@@ -6,12 +6,14 @@ serialised) and samples of an Inspect log.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hf_factuality.errors import DataError
-from hf_factuality.io.messages import completion_text
+from hf_factuality.io.messages import completion_text, spoken_text
 from hf_factuality.io.rows import is_missing
 from hf_factuality.io.tool_results import (
     DOCUMENTS,
@@ -80,6 +82,12 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develop
 _ROLES |= {"function": "tool", "ipython": "tool"}
 _CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "server_tool_call", "function_call"))
 _THOUGHTS = frozenset(("thinking", "reasoning", "redacted_thinking"))
+# Besides those that end in "_call" or "_call_output".
+_OF_RESPONSES = frozenset(
+    ("message", "reasoning", "item_reference", "mcp_list_tools", "mcp_approval_request", "compaction")
+)
+# As Hermes, Qwen and others write a call in the text, where nobody has parsed it.
+_WRITTEN_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _READS = (
     "`verify` reads OpenAI chat completions, Anthropic messages, chats of transformers, LangChain messages and samples of an "
     "Inspect log (docs/transcripts.md)"
@@ -179,9 +187,10 @@ def _role(message: Mapping[str, Any], kind: Any, where: str) -> str:
     ):
         if known <= set(message):
             raise DataError(f"{where} is in the shape of {shape}; {fix}; {_READS}")
-    if message.get("type") in ("message", "function_call", "function_call_output", "reasoning", "web_search_call"):
+    item = message.get("type")
+    if role is None and isinstance(item, str) and (item in _OF_RESPONSES or item.endswith(("_call", "_call_output"))):
         raise DataError(
-            f"{where} is an item of OpenAI's Responses API (type {message['type']!r}); write 'function_call' as an assistant "
+            f"{where} is an item of OpenAI's Responses API (type {item!r}); write 'function_call' as an assistant "
             f"message with tool_calls, and 'function_call_output' as a message of the role 'tool'; {_READS}"
         )
     if role is None and not isinstance(kind or message.get("type"), str):
@@ -244,7 +253,8 @@ class _Reader:
         self._found = Transcript()
         self._known: dict[str, SourcedPassage] = {it.text: it for it in given}
         self._calls: dict[str, _Call] = {}
-        self._waiting: list[_Call] = []  # calls without an id, which results answer in their order
+        self._waiting: list[_Call] = []  # calls of the message at `_calling` that have no answer yet, in their order
+        self._calling: int | None = None
         self._question: str | None = None
         self._number = 0
 
@@ -281,30 +291,35 @@ class _Reader:
 
     def _answered(self, result: Mapping[str, Any]) -> _Call:
         """The name of the tool whose result it is, and what the assistant called it with."""
-        key = result.get("tool_call_id") or result.get("tool_use_id") or result.get("id")
-        call = self._calls.get(key) if isinstance(key, str) else None
-        if call is None:
-            call = self._waiting.pop(0) if self._waiting else _Call("tool", ())
-        told = next(
-            (it for it in (result.get("name"), result.get("function")) if isinstance(it, str) and it), call.name
+        keys = (result.get(name) for name in ("tool_call_id", "tool_use_id", "id"))
+        call = next((self._calls[key] for key in keys if isinstance(key, str) and key in self._calls), None)
+        named = next(
+            (it for it in map(result.get, ("name", "tool_name", "function")) if isinstance(it, str) and it), None
         )
-        return _Call(told, call.given)
+        if call is None and self._waiting:
+            call = next((it for it in self._waiting if it.name == named), self._waiting[0])
+        call = call or _Call("tool", ())
+        self._waiting = [it for it in self._waiting if it is not call]
+        return _Call(named or call.name, call.given)
 
     def _call(self, call: Any) -> None:
         if not isinstance(call, Mapping):
             raise DataError(f"{self._place}, {self._where}: a tool call must be an object, got {call!r:.60}")
-        function = call.get("function")
+        function = call.get("function", call.get("custom"))
         told = function if isinstance(function, Mapping) else call
         name = function if isinstance(function, str) else told.get("name")
         given = next((told[key] for key in ("arguments", "args", "input") if told.get(key) is not None), None)
         made = _Call(name if isinstance(name, str) and name else "tool", tuple(texts_of(given)))
-        if isinstance(call.get("id"), str):
+        if self._calling != self._number:  # what an earlier message called and nobody answered is answered no more
+            self._calling, self._waiting = self._number, []
+        self._waiting.append(made)
+        if isinstance(call.get("id"), str) and call["id"]:
             self._calls[call["id"]] = made
-        else:
-            self._waiting.append(made)
 
     def _calls_of(self, message: Mapping[str, Any]) -> Iterator[Any]:
         calls = message.get("tool_calls")
+        if is_missing(calls) or calls == []:
+            calls = _get(message.get("additional_kwargs"), "tool_calls")  # where LangChain had them first
         if is_missing(calls):
             calls = []
         if not isinstance(calls, (list, tuple)):
@@ -366,10 +381,10 @@ class _Reader:
             if _is_call(block):
                 self._call(block)
                 called = True
-                if "result" in block:  # a tool of the server, as Inspect writes it
+                if block.get("result") is not None or block.get("error"):  # a tool of the server, as Inspect writes it
                     self._turn(said, thought, True)
                     said, thought = [], ""
-                    self._result(block, block["result"])
+                    self._result(block, block.get("result"))
             elif _is_result(block):
                 self._turn(said, thought, True)
                 said, thought = [], ""
@@ -381,8 +396,12 @@ class _Reader:
                 self._found.without_text += 1
             else:
                 said.append(text)
-        if not said and isinstance(message.get("refusal"), str):
-            said = [message["refusal"]]
+        if not said and (spoken := spoken_text(message)):
+            said = [spoken]
+        for written in _WRITTEN_CALL.findall("".join(said)):
+            self._call(_call_in(written))
+            called = True
+        said = [_WRITTEN_CALL.sub("", "".join(said))]
         for call in self._calls_of(message):
             self._call(call)
             called = True
@@ -396,6 +415,15 @@ class _Reader:
         known = tuple(self._known.values())
         number = len(self._found.turns) + 1
         self._found.turns.append(TranscriptTurn(text, self._question, known, number, self._number, self._place))
+
+
+def _call_in(written: str) -> Mapping[str, Any]:
+    """A call that stands in the text: JSON, or else in a form of the model's own."""
+    try:
+        call = json.loads(written)
+    except (ValueError, RecursionError):
+        call = None
+    return call if isinstance(call, Mapping) else {"arguments": written}
 
 
 def _get(value: Any, key: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_CHARACTERS = 1 << 18
 """Characters that are judged together at most, so that one large request does not cost small ones their time."""
+BATCH_SHARE = 0.25
+"""Share of a request's time that a batch may be expected to take: all that is judged together is late together."""
 MAX_HANGING = 2
 """Calls of the verifier that were given up and have not returned, after which no request is taken."""
 _MARGIN = 1.0  # seconds that a request waits longer than the guard, whose answer has the counts
@@ -75,6 +78,7 @@ class JudgingQueue:
         self._thread = Worker("judging")
         self._waiting: deque[_Job] = deque()
         self._judged: list[_Job] = []  # now
+        self._row_seconds = 0.0  # that a row took in the last call
 
     @property
     def hangs(self) -> bool:
@@ -117,18 +121,23 @@ class JudgingQueue:
                     RefusedRequest(503, "the verifier has not returned from earlier requests", 10),
                 )
             return
+        most = CHUNK
+        if self._row_seconds > 0:
+            most = min(CHUNK, int(BATCH_SHARE * self.timeout / self._row_seconds))
         batch = [self._waiting.popleft()]
         count, size = len(batch[0].rows), batch[0].size
         while self._waiting:
             count, size = count + len(self._waiting[0].rows), size + self._waiting[0].size
-            if count > CHUNK or size > BATCH_CHARACTERS:
+            if count > most or size > BATCH_CHARACTERS:
                 break
             batch.append(self._waiting.popleft())
         self._judged = batch
         loop = asyncio.get_running_loop()
 
         def run() -> None:
+            began = time.monotonic()
             outcomes = self._judge(batch)
+            self._row_seconds = (time.monotonic() - began) / sum(len(job.rows) for job in batch)
             try:
                 loop.call_soon_threadsafe(self._done, batch, outcomes)
             except RuntimeError:  # the server has ended

@@ -7,8 +7,10 @@ import importlib.util
 import math
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -137,6 +139,9 @@ def _serve_stdio(make_queue: Callable[[], Any], limits: Any) -> None:
 
     with contextlib.redirect_stdout(sys.stderr):  # standard output is the protocol's
         server = mcp_server(make_queue(), limits)
+    # The library reads standard input on a thread, for which Python's own handler of Ctrl-C would wait.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     server.run("stdio")
 
 

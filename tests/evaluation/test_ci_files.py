@@ -152,6 +152,13 @@ def test_the_summary_is_appended_and_no_text_has_a_meaning_in_it(tmp_path):
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1", "h2", "h3"]
 
 
+def test_the_summary_names_no_account_and_no_issue(tmp_path):
+    """As GitHub finds them in what it shows, behind the escapes of Markdown."""
+    rows = [{"completion": "@octocat me/it#12 A[c].", "question": "@octocat #3"}]
+    shown = re.sub(r"\\([!-/])", r"\1", summary(tmp_path, rows, verifier=JUDGE))
+    assert "octocat" in shown and not re.search(r"@[\w]|#\d", shown)
+
+
 def test_the_summary_stays_small(tmp_path):
     long = "x" * 1000
     rows = [{"completion": " ".join(f"{long}{n}[c]." for n in range(20)), "question": long} for _ in range(30)]

@@ -243,3 +243,56 @@ def test_the_page_runs_and_says_what_comes_out():
     exec(code, names)  # noqa: S102
     shown = re.findall(r"^(\S+)  # (.*)$", code, re.MULTILINE)
     assert [eval(expression, names) == eval(value) for expression, value in shown] == [True] * 3  # noqa: S307
+
+
+def test_arrays_of_pandas_are_lists(tmp_path):
+    """A Parquet file through pandas has an array where a list was, at every depth."""
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame([{"messages": TALK}, {"messages": PLAIN}]).to_parquet(tmp_path / "a.parquet")
+    rows = pandas.read_parquet(tmp_path / "a.parquet").to_dict("records")
+    assert type(rows[0]["messages"]).__name__ == "ndarray"
+    found = hf_factuality.verify(rows)
+    assert [row.completion for row in found.rows] == [TALK[1]["content"], TALK[4]["content"], PLAIN[1]["content"]]
+    pandas.DataFrame([{"completion": "Ulm.", "evidence": ["a", "b"]}]).to_parquet(tmp_path / "b.parquet")
+    rows = pandas.read_parquet(tmp_path / "b.parquet").to_dict("records")
+    assert hf_factuality.verify(rows).summary["completions"] == 1
+
+
+def test_a_refusal_of_a_plain_chat_declines_and_is_not_missing():
+    refusal = "I'm sorry, I can't help with that."
+    for last in (
+        {"role": "assistant", "content": None, "refusal": refusal},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": refusal}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": refusal, "text": None}]},
+    ):
+        found = hf_factuality.verify([{"messages": [asked("Hi"), last], "evidence": "Ulm."}])
+        assert (found.summary["missing"], found.summary["declined"]) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["thinking", "reasoning"])
+def test_reasoning_in_blocks_of_a_plain_chat_is_in_its_scope(kind):
+    blocks = [{"type": kind, kind: "Ulm lies on the Danube."}, {"type": "text", "text": "On the Danube."}]
+    row = {
+        "messages": [asked("Where?"), {"role": "assistant", "content": blocks}],
+        "evidence": "Ulm lies on the Danube.",
+    }
+    (judged,) = hf_factuality.verify([row], scope="think").rows
+    assert judged.completion == "<think>Ulm lies on the Danube.</think>On the Danube."
+    assert [span.label for span in judged.verification.spans] == [Label.SUPPORTED]
+
+
+def test_a_column_named_epoch_makes_no_sample_of_a_plain_chat():
+    found = hf_factuality.verify([{"epoch": 1, "messages": [*PLAIN, *PLAIN], "evidence": "Bern is in Switzerland."}])
+    assert [row.turn for row in found.rows] == [None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"messages": [asked("Hi")]}], "no conversation in 'messages' has a text of the assistant"),
+        (TALK[:2], r'every row is a message .* a conversation is one row, {"messages": \[...\]}'),
+    ],
+)
+def test_rows_without_any_answer_are_named_as_what_they_are(rows, said):
+    with pytest.raises(DataError, match=said):
+        hf_factuality.verify(rows)

@@ -94,6 +94,18 @@ def test_texts_that_are_long_or_half_a_character(server, tmp_path):
     )
 
 
+def test_what_a_tool_says_of_its_failure_contradicts_nothing(server, tmp_path):
+    path = tmp_path / "t.jsonl"
+    transcript(path, WRONG, READ)
+    path.write_bytes(path.read_bytes().replace(b'"tool_use_id"', b'"is_error": true, "tool_use_id"'))
+    assert ask(server, {"hook_event_name": "Stop", "transcript_path": str(path)}) == {}
+
+
+@pytest.mark.parametrize("evidence", [{"text": READ}, [{"text": READ}], [{"title": "Ulm", "body": READ}], [[READ]]])
+def test_evidence_in_objects_is_read(server, evidence):
+    assert ask(server, {"completion": WRONG, "evidence": evidence})["decision"] == "block"
+
+
 def test_the_generic_form(server):
     assert ask(server, {"completion": RIGHT, "evidence": [READ]}) == {"decision": "allow"}
     assert ask(server, {"completion": WRONG, "evidence": READ})["decision"] == "block"

@@ -57,6 +57,7 @@ def test_the_entry_is_what_huggingface_hub_reads(benchmark):
     ("results", "reason"),
     [
         ([result(leaderboard=None)], "not the whole default dataset of a benchmark on the Hub"),
+        ([result(benchmark="../../notes")], "its benchmark names a folder"),
         ([result(metric="factscore")], "leaderboards rank by accuracy"),
         ([result(value=None, n_scored=0, confidence_interval=None)], "no value"),
         ([result(), result(generation={"max_new_tokens": 9})], "it was measured in several ways"),
@@ -118,7 +119,9 @@ def test_it_is_pushed_with_the_model(benchmark, hub, tmp_path):
     assert b"model-index" in files["README.md"]
 
 
-@pytest.mark.parametrize("content", [b"", b"a: 1", b"- 1", b"- {dataset: {id: a/b}, value: 1}", b"[", b"- {value: 1}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"a: 1", b"- 1", b"- {dataset: {id: a/b}, value: 1}", b"[", b"- {value: 1}", b"[" * 9000]
+)
 def test_a_file_that_the_hub_cannot_read_is_refused(tmp_path, content):
     write_model(tmp_path / "m")
     write(

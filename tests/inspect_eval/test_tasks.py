@@ -167,8 +167,8 @@ def test_samples_hold_what_was_found(model, data, tmp_path):
     assert curie.value == pytest.approx(math.exp(1 - 10 / 2))  # of its two claims one was judged
     span = curie.metadata["answer"]["verification"]["spans"][0]
     assert (span["label"], span["start"], span["end"]) == ("supported", 0, 30)
-    assert "- **supported**: Marie Curie was born in Warsaw" in curie.explanation
-    assert "a page | with \\*marks\\*" in curie.explanation and "**could not be judged**" in curie.explanation
+    assert "- *supported*: Marie Curie was born in Warsaw" in curie.explanation
+    assert "a page | with \\*marks\\*" in curie.explanation and "*not judged*" in curie.explanation
     assert (scores["Alan Turing"].value, scores["Emmy Noether"].reason) == ("N", "grader_failed")
     assert math.isnan(scores["Emmy Noether"].value) and scores["Emmy Noether"].explanation.startswith("not judged")
 
@@ -227,7 +227,7 @@ def test_a_scorer_in_a_task_of_ones_own(model, tmp_path):
     task = Task(dataset=samples, scorer=[SCORERS["veriscore"](verifier="lexical"), SCORERS["accuracy"]()])
     log = run(task, model, tmp_path)
     first, second = (it.scores["veriscore"] for it in log.samples)
-    assert first.value == 1 and "**supported**: She won two prizes in Paris" in first.explanation
+    assert first.value == 1 and "*supported*: She won two prizes in Paris" in first.explanation
     assert second.value != 1 and values(log, "veriscore")[1]["precision"] < 1
     assert values(log, "accuracy")[1]["accuracy"] == 0  # a sentence is not the same as a word
 

@@ -156,6 +156,94 @@ def test_another_shape_is_named_with_the_row_and_the_fix(messages, said):
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("kind", ["mcp_call", "custom_tool_call_output", "item_reference", "mcp_list_tools"])
+def test_every_item_of_the_responses_api_is_named(kind):
+    with pytest.raises(DataError, match=f"is an item of OpenAI's Responses API .type '{kind}'"):
+        read_transcript([{"role": "user", "content": "x"}, {"type": kind, "id": "1"}], "line 1", sample=True)
+
+
+def calls(*made):
+    return {"role": "assistant", "content": None, "tool_calls": list(made)}
+
+
+def function(name, said, **more):
+    return {"type": "function", "function": {"name": name, "arguments": json.dumps({"q": said})}, **more}
+
+
+PARIS, ROME = "It is in Paris.", "It is in Rome."
+
+
+@pytest.mark.parametrize(
+    ("messages", "names"),
+    [
+        # Ids on one side only, empty, or none and another order: the name of the tool says whose result it is.
+        ([calls(function("f", PARIS, id="a")), {"role": "tool", "name": "f", "content": PARIS}], 1),
+        ([calls(function("f", PARIS, id="")), {"role": "tool", "tool_call_id": "", "content": PARIS}], 1),
+        (
+            [
+                calls(function("f", PARIS), function("g", ROME)),
+                {"role": "tool", "name": "g", "content": ROME},
+                {"role": "tool", "tool_name": "f", "content": PARIS},
+            ],
+            2,
+        ),
+        # A call that nobody answered is not the one that the next message's result answers.
+        ([calls(function("f", ROME)), calls(function("f", PARIS)), {"role": "tool", "content": PARIS}], 1),
+        (
+            [
+                calls({"id": "a", "type": "custom", "custom": {"name": "sh", "input": f"echo {PARIS}"}}),
+                {"role": "tool", "tool_call_id": "a", "content": PARIS},
+            ],
+            1,
+        ),
+        (
+            [
+                {"type": "ai", "content": "", "additional_kwargs": {"tool_calls": [function("f", PARIS, id="a")]}},
+                {"type": "tool", "tool_call_id": "a", "content": PARIS},
+            ],
+            1,
+        ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": f'<tool_call>{{"name": "f", "arguments": {{"q": "{PARIS}"}}}}</tool_call>',
+                },
+                {"role": "tool", "content": PARIS},
+            ],
+            1,
+        ),
+    ],
+)
+def test_an_echo_is_found_whoever_has_the_id(messages, names):
+    found = read_transcript([*messages, {"role": "assistant", "content": PARIS}], "line 1")
+    assert found.echoed == names
+    assert [(turn.text, turn.passages) for turn in found.turns] == [(PARIS, ())]
+
+
+def test_a_call_in_the_text_is_no_statement():
+    said = "I look it up.\n<tool_call>\n<function=f>\n<parameter=q>Ulm</parameter>\n</function>\n</tool_call>"
+    messages = [{"role": "assistant", "content": said}, {"role": "tool", "content": "x"}]
+    assert [turn.text.strip() for turn in read_transcript(messages, "line 1").turns] == ["I look it up."]
+
+
+def test_a_page_that_a_server_fetched_is_read_as_a_document():
+    def page(source):
+        content = {"type": "document", "title": "Ulm", "source": source}
+        found = {"type": "web_fetch_result", "url": "https://x", "content": content}
+        return [{"role": "assistant", "content": [{"type": "web_fetch_tool_result", "content": found}, "Ulm."]}]
+
+    found = read_transcript(page({"type": "text", "media_type": "text/plain", "data": "Ulm lies."}), "line 1")
+    assert [it.text for it in found.turns[0].passages] == ["Ulm\nUlm lies."]
+    found = read_transcript(page({"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}), "line 1")
+    assert (found.turns[0].passages, found.without_text) == ((), 1)
+
+
+def test_words_of_an_answer_in_sound_are_a_turn():
+    spoken = {"role": "assistant", "content": None, "audio": {"id": "a", "transcript": "Ulm."}}
+    assert [turn.text for turn in read_transcript([TOOL, spoken], "line 1").turns] == ["Ulm."]
+
+
 def test_documents_of_another_shape_are_named():
     with pytest.raises(DataError, match=r"line 1, documents\[1\] has no text; .* got {'id': 3}"):
         read_transcript([TOOL], "line 1", ["a", {"id": 3}])
@@ -188,6 +276,9 @@ def test_documents_of_another_shape_are_named():
         ([{"type": "text", "text": "a"}, "b"], ["a", "b"]),
         ([{"type": "cafe", "name": "Mo"}], ["type: cafe; name: Mo"]),
         ("Error rates rose in 2024.", ["Error rates rose in 2024."]),
+        ({"error": 0.05, "mean": 3.2}, ["error: 0.05; mean: 3.2"]),
+        ({"status": "failed", "name": "build 7"}, ["status: failed; name: build 7"]),
+        ({"success": False, "score": 3}, ["success: no; score: 3"]),
         ("[" * 100_000, ["[" * 100_000]),
     ],
 )
@@ -207,6 +298,17 @@ def test_results_become_readable(given, passages):
         "Traceback (most recent call last):\n  File",
         "Error executing tool search: x",
         [{"type": "text", "text": "KeyError: 'x'"}],
+        '{"status": "error", "message": "Paris has 2 million inhabitants: no such row"}',
+        '{"success": false, "message": "no row"}',
+        '{"error": "not found", "query": "Paris has 2 million inhabitants"}',
+        '{"errorMessage": "x", "errorType": "KeyError"}',
+        '{"isError": true, "content": "x"}',
+        {"isError": True, "content": [], "structuredContent": {"population": "2 million"}},
+        "error: no such file",
+        "fatal: not a git repository",
+        "Error 404: not found",
+        "TimeoutError",
+        "<tool_use_error>File does not exist</tool_use_error>",
     ],
 )
 def test_a_failure_is_no_evidence(given):

@@ -196,7 +196,13 @@ def test_who_sends_no_whole_head_is_closed(server, name):
 def test_a_second_request_that_stops_is_closed(server):
     start = time.monotonic()
     head = request(method="GET", path="/v1/health")
-    status, _ = talk(server.address, head, lambda connection: connection.recv(1 << 16), b"GET /v1")
+
+    def read_the_answer(connection):
+        received = b""
+        while not received.endswith(b"}"):  # head and body may come one by one
+            received += connection.recv(1 << 16)
+
+    status, _ = talk(server.address, head, read_the_answer, b"GET /v1")
     assert status is None and time.monotonic() - start < 5
 
 

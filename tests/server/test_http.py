@@ -16,7 +16,7 @@ from hf_factuality import Verification, load_verifier
 from hf_factuality.cli.main import _parser
 from tests.conftest import REPOSITORY
 from tests.server.running import call, running, verify
-from tests.server.verifiers import Failing, FailsOnBad, Gated, Hanging
+from tests.server.verifiers import Failing, FailsOnBad, Gated, Hanging, SlowRows
 
 
 ROW = {
@@ -147,6 +147,15 @@ def test_what_waits_is_judged_together():
         for n, other in enumerate(others):
             assert_same(other.result()[1], [ROWS[n % 4]])
     assert gated.sizes == [1, 20]
+
+
+def test_a_slow_verifier_gets_batches_that_it_can_judge_in_time():
+    """Forty at once of which a verifier can judge twenty in time: judged together, all would be too late."""
+    slow = SlowRows()
+    with running(slow, timeout=2.0) as server, ThreadPoolExecutor(40) as clients:
+        answers = list(clients.map(lambda n: verify(server.address, {"completion": f"It is {n}."})[0], range(40)))
+    assert set(answers) <= {200, 503, 504} and answers.count(200) >= 10
+    assert max(slow.sizes) <= 5
 
 
 def test_a_large_request_is_judged_apart():

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -112,3 +114,26 @@ def test_over_standard_input_and_output(tmp_path):
         assert [tool.name for tool in tools] == ["verify_text"]
         for result, row in zip(results, ROWS, strict=True):
             assert_same(result.structured_content, [row])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_server_on_standard_input_while_it_judges():
+    flags = ["-m", "hf_factuality", "serve", "--mcp", "stdio", "--verifier", "tests.server.verifiers:Slow"]
+    started = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    called = {"name": "verify_text", "arguments": {"completion": "It is.", "evidence": ["x"]}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": started},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": called},
+    ]
+    with subprocess.Popen(
+        [sys.executable, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as server:
+        try:
+            server.stdin.write("".join(json.dumps(line) + "\n" for line in lines))
+            server.stdin.flush()
+            assert json.loads(server.stdout.readline())["id"] == 1
+            server.send_signal(signal.SIGINT)
+            assert server.wait(20) == -signal.SIGINT  # its standard input is open still
+        finally:
+            server.kill()

@@ -66,3 +66,17 @@ class Slow:
     def verify(self, inputs):
         time.sleep(1.0)
         return [Verification((LabeledSpan(0, len(it.completion), Label.SUPPORTED, 1.0),)) for it in inputs]
+
+
+class SlowRows:
+    """Takes a tenth of a second for each row."""
+
+    requires_evidence = False
+
+    def __init__(self):
+        self.sizes = []
+
+    def verify(self, inputs):
+        self.sizes.append(len(inputs))
+        time.sleep(0.1 * len(inputs))
+        return [Verification((LabeledSpan(0, len(it.completion), Label.SUPPORTED, 1.0),)) for it in inputs]
