@@ -60,12 +60,26 @@ ONLY = {
     "push": ({"allow_path", "allow_secret"}, {"allow_paths", "allow_secrets", "on_plan", "patience", "token"}),
     "plan": ({"json"}, {"settings"}),  # the flags of a training
     "serve": (set(), {"on_start"}),
+    "view": ({"space"}, {"on_start"}),
+    "demo": ({"space"}, {"on_start"}),
     "index": ({"out", "bm25"}, {"path", "show_progress"}),
 }
 FUNCTIONS = {
     **{
         name: getattr(hf_factuality, name)
-        for name in ("agree", "verify", "evaluate", "compare", "merge", "average", "push", "plan", "serve")
+        for name in (
+            "agree",
+            "verify",
+            "evaluate",
+            "compare",
+            "merge",
+            "average",
+            "push",
+            "plan",
+            "serve",
+            "view",
+            "demo",
+        )
     },
     **{
         name.replace("_", "-"): getattr(hf_factuality, name)

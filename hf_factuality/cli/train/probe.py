@@ -15,6 +15,7 @@ from hf_factuality.cli.train.shared import load_split, model_name, read_flags, s
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
+from hf_factuality.trainers.log import use_training_log
 from hf_factuality.worlds import evaluate_world
 
 
@@ -62,6 +63,7 @@ def main(words):
         name, train, test = demo.model_dir, sample(demo, demo.train_dataset, 4), sample(demo, demo.test_dataset, 1)
     set_model_kwargs(training, model)
     trainer = ProbeTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)

@@ -17,6 +17,7 @@ from hf_factuality.data.reading import open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
+from hf_factuality.trainers.log import use_training_log
 from hf_factuality.verifiers import GoldVerifier
 
 
@@ -47,6 +48,7 @@ def main(words):
         name = demo.model_dir
     set_model_kwargs(training, model)
     trainer = ProcessRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)

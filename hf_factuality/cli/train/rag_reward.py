@@ -16,6 +16,7 @@ from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.demos.comparing import SaysMore
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 def compare_answers(demo, rows, folder):
@@ -49,6 +50,7 @@ def main(words):
         name = demo.model_dir
     set_model_kwargs(training, model)
     trainer = RAGRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)

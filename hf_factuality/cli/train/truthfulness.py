@@ -20,6 +20,7 @@ from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -62,6 +63,7 @@ def main(words):
         train, test = (sample_claims(demo, split, out, training.seed) for split in ("train", "test"))
     set_model_kwargs(training, model)
     trainer = TruthfulnessTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)

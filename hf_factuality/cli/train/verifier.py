@@ -20,6 +20,7 @@ from hf_factuality.methods.verifier.data import (
     synthetic_claims,
 )
 from hf_factuality.trainers import VerifierConfig, VerifierTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -77,6 +78,7 @@ def main(words):
         )
     set_model_kwargs(training, model)
     trainer = VerifierTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
