@@ -251,6 +251,7 @@
     for (const it of opened) it.open = false;
   });
 
+  document.body.classList.toggle("framed", self !== top);
   for (const row of rows.slice(0, drawn)) prepare(row.element);
   more.hidden = drawn >= rows.length;
   tell();

@@ -19,6 +19,8 @@ from hf_factuality.spans import Label, LabeledSpan, Verification
 
 FOLDER = "completions"
 """Folder of a run that holds them, beside the tables of TRL."""
+LOG_FILE = "training_log.jsonl"
+"""File of a run with a line per logged step."""
 OUTCOME_MEANINGS = {Label.SUPPORTED: "right", Label.CONTRADICTED: "wrong", Label.NO_FACT: "declined"}
 """What labels mean where whole answers are painted by what became of them."""
 _OUTCOME_LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
@@ -186,7 +188,7 @@ def read_completions(path: Path, completion_column: str = "completion") -> Itera
 
 def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[StoredCompletion]:
     name = row.get("id")
-    name = str(name) if isinstance(name, (str, int)) and not isinstance(name, bool) else f"row {number}"
+    name = str(name) if isinstance(name, (str, int)) and not isinstance(name, bool) else ""
     if "turn" in row and "conversation" in row:
         name = f"{row['conversation']}, turn {row['turn']}"
     outcome = row.get("outcome")
@@ -213,7 +215,7 @@ def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[Stor
             continue
         # What became of an answer is said of the first one.
         own = {} if place == 0 else {"outcome": None, "rewards": {}}
-        here = name if len(given) == 1 else f"{name}, sample {place + 1}"
+        here = name if len(given) == 1 else ", ".join(filter(None, (name, f"sample {place + 1}")))
         yield StoredCompletion(text, _verification(sample.get("verification"), text), id=here, **{**known, **own})
 
 
@@ -241,3 +243,19 @@ def _gold(row: Mapping[str, Any]) -> str | None:
     gold = row.get("gold")
     gold = gold[0] if isinstance(gold, list) and gold else gold
     return gold if isinstance(gold, str) else None
+
+
+def read_log(path: Path) -> Sequence[Mapping[str, Any]]:
+    """The logged steps of `training_log.jsonl`, or of transformers' `trainer_state.json`. `DataError`: it is neither."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        if path.name == LOG_FILE:
+            # The last line of a run that goes on may be half written.
+            entries = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        else:
+            entries = json.loads(text)["log_history"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is no log of a training: {error!r:.100}") from None
+    if not isinstance(entries, list) or not all(isinstance(it, dict) for it in entries):
+        raise DataError(f"{path} is no log of a training: its entries are no objects")
+    return entries

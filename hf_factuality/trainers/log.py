@@ -6,17 +6,15 @@ import importlib.util
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from hf_factuality.errors import DataError
+from hf_factuality.report.stored import LOG_FILE
 
 
-LOG_FILE = "training_log.jsonl"
-"""File of a run with a line per logged step, of which the table shows some columns."""
 _WIDTH, _LEAST = 12, 3
 # What of the many figures the table shows, as far as it is logged and there is room: the first ones first.
 _SHOWN = (
@@ -130,19 +128,3 @@ def use_training_log(trainer: Any) -> None:
     for callback in (ProgressCallback, PrinterCallback):
         trainer.remove_callback(callback)
     trainer.add_callback(TrainingLog())
-
-
-def read_log(path: Path) -> Sequence[Mapping[str, Any]]:
-    """The logged steps of a file of [`TrainingLog`], or of transformers' `trainer_state.json`. `DataError`: it is neither."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        if path.name == LOG_FILE:
-            # The last line of a run that goes on may be half written.
-            entries = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        else:
-            entries = json.loads(text)["log_history"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is no log of a training: {error!r:.100}") from None
-    if not isinstance(entries, list) or not all(isinstance(it, dict) for it in entries):
-        raise DataError(f"{path} is no log of a training: its entries are no objects")
-    return entries

@@ -13,7 +13,7 @@ from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.report import render_report, stored_samples
+from hf_factuality.report import escape, render_report, stored_samples
 from hf_factuality.report.stored import StoredCompletion
 from hf_factuality.viewer.runs import ViewedRun, common_moments
 
@@ -22,7 +22,8 @@ _FIRST = ("reward", "factuality/mean", "rewards/accuracies", "loss", "eval_loss"
 """Curves that are shown first, as far as a run has them."""
 _CSS = """
 .painted iframe { width: 100%; height: calc(100vh - 2rem); height: calc(100svh - 2rem); min-height: 24rem; border: 0; display: block; }
-.gradio-container { max-width: 80rem !important; } .painted { padding: 0 !important; }
+.gradio-container { max-width: 80rem !important; padding: .5rem !important; } .painted { padding: 0 !important; }
+.title h1 { font-size: 1.3rem; font-weight: 600; margin: 0; overflow-wrap: anywhere; } .row button { align-self: center; }
 """
 
 
@@ -100,7 +101,8 @@ def build_viewer(runs: Sequence[ViewedRun]) -> Any:
     frame, file = shown(first)
     with gradio.Blocks(title=f"{title} - hf_factuality", analytics_enabled=False) as app:
         app.folder = folder  # which lasts as long as the app
-        with gradio.Row(equal_height=True):
+        gradio.HTML(f"<h1>{escape(title)}</h1>", elem_classes="title")
+        with gradio.Row():
             chosen = gradio.Dropdown(moments, value=first or None, label="Completions of", scale=3, interactive=True)
             before = gradio.Button("Previous", size="sm", scale=0, min_width=90)
             after = gradio.Button("Next", size="sm", scale=0, min_width=90)

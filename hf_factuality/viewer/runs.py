@@ -14,8 +14,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.hub.results import SCHEMA as RESULTS
 from hf_factuality.hub.results import load_results
 from hf_factuality.io.files import is_own_file
-from hf_factuality.report.stored import FOLDER, StoredCompletion, read_completions
-from hf_factuality.trainers.log import LOG_FILE, read_log
+from hf_factuality.report.stored import FOLDER, LOG_FILE, StoredCompletion, read_completions, read_log
 
 
 ALL_STEPS = "all steps"
