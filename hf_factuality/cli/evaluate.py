@@ -125,8 +125,9 @@ def add_parser(commands: Any) -> None:
 
 def _evaluate(args: argparse.Namespace) -> int:
     from hf_factuality.evaluation.evaluate import evaluate
-    from hf_factuality.evaluation.suite import suite_table
+    from hf_factuality.evaluation.suite import suite_changes, suite_table
     from hf_factuality.hub.results import public
+    from hf_factuality.hub.tables import NOISE, format_table
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     given["command"] = _command(args)
@@ -139,7 +140,9 @@ def _evaluate(args: argparse.Namespace) -> int:
         print("hf-factuality: stopped; the same command goes on with the answers that are there", file=sys.stderr)
         return 130
     if found.comparison is not None:
-        print_results(found.comparison, suite_table(found.comparison), found.notes, args.json)
+        changes = suite_changes(found.comparison)
+        notes = ["", format_table(changes), NOISE, ""] if changes else []
+        print_results(found.comparison, suite_table(found.comparison), [*notes, *found.notes], args.json)
     else:
         print_results({"results": public(found.results), "out": found.out.name}, found.table(), found.notes, args.json)
     return print_failures(found.failures)

@@ -188,9 +188,11 @@ def print_results(
     if not people:
         print(json.dumps(summary))
     if not only_json:
-        from hf_factuality.hub.cards.card import format_table
+        from hf_factuality.hub.tables import format_table
 
-        print("\n".join([format_table(table), *notes]), file=sys.stdout if people else sys.stderr)
+        print(
+            "\n".join([*([format_table(table)] if table else []), *notes]), file=sys.stdout if people else sys.stderr
+        )
 
 
 def print_failures(failures: Sequence[str]) -> int:

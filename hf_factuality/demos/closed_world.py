@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.generation.sureness import SURE_WORDS
-from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.hub.tables import NOISE, before_and_after, format_table
 from hf_factuality.methods.long_form.reward import answer_outcome
 from hf_factuality.report import StoredCompletion, write_before_and_after
 from hf_factuality.spans import Label
@@ -127,13 +127,12 @@ class ClosedWorldDemo:
         paths = {name: folder / f"results-{name}.json" for name in ("before", "after")}
         if not PartialState().is_main_process:
             return paths
-        before, after = self._found["before"], self._found["after"]
-        table = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"])
-        self._write(paths)
+        entries = self._write(paths)
+        table = before_and_after(entries["before"], entries["after"])
         page = write_before_and_after(
             folder, self.setting, table, {name: self._stored(name) for name in ("before", "after")}, SAMPLES_SHOWN
         )
-        print(f"\n{format_table(table)}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
+        print(f"\n{format_table(table)}\n\n{NOISE}\n{self.setting}\nCompletions with labelled sentences: {page}\n")
         return paths
 
     def _stored(self, name: str) -> list[StoredCompletion]:
@@ -156,11 +155,14 @@ class ClosedWorldDemo:
         each = zip(rows, texts, sentences, strict=True)
         return ["correct" if self._figures([row], [text], [own])["accuracy"] else "wrong" for row, text, own in each]
 
-    def _write(self, paths: Mapping[str, Path]) -> None:
+    def _write(self, paths: Mapping[str, Path]) -> dict[str, list[dict[str, Any]]]:
+        """Write the files of results, and return their entries."""
+        entries = {name: self._entries(name) for name in paths}
         for name, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
-            write_results(path, self._model[name], self._entries(name), environment(self._device))
+            write_results(path, self._model[name], entries[name], environment(self._device))
+        return entries
 
     def _entries(self, name: str) -> list[dict[str, Any]]:
         """Entries of the file of results. Their values are computed again, from one figure per completion."""

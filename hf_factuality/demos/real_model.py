@@ -17,8 +17,8 @@ from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.evaluate import evaluate
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
-from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import load_results, measured_entry, write_results
+from hf_factuality.hub.tables import change_cells, format_table
 from hf_factuality.io.files import cache_folder, whole_folder, write_atomically
 from hf_factuality.io.markdown import one_line
 from hf_factuality.io.rows import read_rows
@@ -251,15 +251,18 @@ def comparison_rows(pairs: Sequence[tuple[str | None, str | None]], group: str) 
     for key, title in _OUTCOMES.items():
         one, two = ([float(pair[side] == key) for pair in known] for side in (0, 1))
         low, high = bootstrap_interval([b - a for a, b in zip(one, two, strict=True)]) or (math.nan, math.nan)
-        change = mean(two) - mean(one)
         table.append(
             {
                 "questions": group,
                 "answers": title,
-                "before": f"{mean(one):.3f}",
-                "after": f"{mean(two):.3f}",
-                "change": f"{change:+.3f} [{low:+.3f}, {high:+.3f}]",
-                "n": len(known),
+                **change_cells(
+                    f"{mean(one):.3f}",
+                    f"{mean(two):.3f}",
+                    mean(two) - mean(one),
+                    (low, high),
+                    _BETTER[key],
+                    len(known),
+                ),
             }
         )
     return table

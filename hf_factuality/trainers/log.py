@@ -19,7 +19,7 @@ _WIDTH, _LEAST = 12, 3
 # What of the many figures the table shows, as far as it is logged and there is room: the first ones first.
 _SHOWN = (
     "loss reward factuality/mean rewards/accuracies accuracy auroc mean_token_accuracy eval_loss eval_accuracy rewards/margins "
-    "completions/mean_length kl entropy reward_std factuality/failed grad_norm learning_rate epoch"
+    "value/explained_variance completions/mean_length kl entropy reward_std factuality/failed grad_norm learning_rate epoch"
 ).split()
 _TITLES = {
     "factuality/mean": "factuality",
@@ -27,6 +27,7 @@ _TITLES = {
     "mean_token_accuracy": "token acc.",
     "completions/mean_length": "tokens",
     "rewards/margins": "margin",
+    "value/explained_variance": "critic",
     "factuality/failed": "not judged",
     "learning_rate": "rate",
 }

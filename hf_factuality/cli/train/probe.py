@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
@@ -67,8 +67,7 @@ def main(words):
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    print_measured(trainer)
     trainer.accelerator.print(f"The probe, a verifier pipeline too, and its card are in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from datasets import get_dataset_split_names
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.data import ProcessLabelConfig, process_labels_from, read_questions
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
@@ -52,8 +52,7 @@ def main(words):
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    print_measured(trainer)
     trainer.accelerator.print(f"The process reward model, a verifier pipeline too, is in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)
