@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
-from hf_factuality.hub.tables import NOISE, change_interval, compared_cells, format_table, verdict
+from hf_factuality.hub.tables import NOISE, change_interval, change_verdict, compared_cells, format_table
 
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Comparison:
         rows = [
             {"benchmark": old["benchmark"], "metric": old["metric"], "before": old["value"], "after": new["value"],
              "change": _change(old, new), "interval": change_interval(old, new), "higher_is_better": old["higher_is_better"],
-             "verdict": verdict(change_interval(old, new), old["higher_is_better"]), "n_before": old["n_scored"],
+             "verdict": change_verdict(change_interval(old, new), old["higher_is_better"]), "n_before": old["n_scored"],
              "n_after": new["n_scored"]} for old, new in self.pairs
         ]  # fmt: skip
         different = [

@@ -15,8 +15,9 @@ def format_table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> s
     left out."""
     header = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     if markdown:
-        lines = [header, ["---"] * len(header), *([cell(row[name]) for name in header] for row in rows)]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        lines = [header, *([cell(row[name]) for name in header] for row in rows)]
+        first, *others = (f"| {' | '.join(line)} |" for line in lines)
+        return "\n".join([first, "|" + "---|" * len(header), *others])
     cells = [header, *([str(row[name]) for name in header] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -43,7 +44,7 @@ def change_interval(before: Mapping[str, Any], after: Mapping[str, Any]) -> tupl
     return change - low, change + high
 
 
-def verdict(interval: tuple[float, float] | None, higher_is_better: bool | None) -> str:
+def change_verdict(interval: tuple[float, float] | None, higher_is_better: bool | None) -> str:
     """Whether a change is more than noise, which it is if its interval excludes 0, and to the better: a cell."""
     if interval is None or any(math.isnan(it) for it in interval):
         return "unknown"
@@ -78,7 +79,7 @@ def change_cells(
         "change": "n/a" if change is None or math.isnan(change) else f"{change:+.3f}",
         "interval of the change": shown_bounds(interval),
         "better if": better(higher_is_better),
-        "verdict": verdict(interval, higher_is_better),
+        "verdict": change_verdict(interval, higher_is_better),
         "n": str(n),
     }
 

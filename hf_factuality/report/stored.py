@@ -182,7 +182,7 @@ def read_completions(path: Path, completion_column: str = "completion") -> Itera
             raise DataError(f"{place} must be an object, got {row!r:.100}")
         try:
             yield from _read_row(row, number, completion_column)
-        except (SpanError, TypeError, ValueError, KeyError) as error:
+        except (SpanError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise DataError(f"{place}: {error}") from None
 
 

@@ -81,12 +81,13 @@ class TrainingLog(TrainerCallback):
         with path.open("w" if first else "a", encoding="utf-8") as file:
             file.write(json.dumps(entry, default=str) + "\n")
         self._rows += 1
+        # A run that is shorter than a step of its log says all in one.
+        if "train_runtime" not in entry or set(entry) & {*_SHOWN} - {"epoch"}:
+            self._row(entry)
         if "train_runtime" in entry:
             seconds, loss = entry["train_runtime"], entry.get("train_loss")
             mean = "" if loss is None else f", mean loss {loss:.4g}"
             self._print(f"trained {state.global_step} steps in {seconds:.0f} s{mean}; all figures: {path}")
-            return
-        self._row(entry)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:

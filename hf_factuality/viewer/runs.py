@@ -40,7 +40,7 @@ class ViewedRun:
     def __init__(self, path: str | Path, completion_column: str = "completion", rows: int = 1000):
         self.path, self._column, self._rows = Path(path), completion_column, rows
         self.name = self.path.resolve().name
-        self._moments: dict[str, Any] = {}
+        self._moments: dict[str, dict[str, Any]] = {}
         self.reload()
 
     def reload(self) -> None:

@@ -1,6 +1,5 @@
 """The example, as a user runs it: its stages in the closed world, and on the folder of `build-corrections`."""
 
-
 import pytest
 from datasets import Dataset
 

@@ -59,9 +59,9 @@ def test_the_demo_scores_before_and_after(run, monkeypatch, tmp_path, capsys):
     run("--output_dir", out, "--disable_tqdm", "true", *options)
     printed = capsys.readouterr().out
     assert "reward per review" in printed and "interval of the change" in printed and " critic" in printed
-    first, *_, last = [json.loads(line) for line in (out / "training_log.jsonl").read_text().splitlines()]
-    assert "value/explained_variance" in first and "rewards/token_reward_model/mean" in first and "train_runtime" in last
-    assert first["token_reward_model/unscored_tokens"] == 0
+    (log,) = [json.loads(line) for line in (out / "training_log.jsonl").read_text().splitlines()]
+    assert "value/explained_variance" in log and "rewards/token_reward_model/mean" in log and "train_runtime" in log
+    assert log["token_reward_model/unscored_tokens"] == 0
     results = json.loads((out / "before-and-after.json").read_text(encoding="utf-8"))
     before, after = results["before"], results["after"]
     assert before["n"] == after["n"] == 100

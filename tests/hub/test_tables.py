@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hf_factuality.hub.tables import before_and_after, change_interval, format_table, verdict
+from hf_factuality.hub.tables import before_and_after, change_interval, change_verdict, format_table
 
 
 def entry(value, low=None, high=None, level=0.95, **more):
@@ -28,7 +28,7 @@ def test_without_both_intervals_nothing_is_known():
     known = entry(0.5, 0.4, 0.6)
     for other in (entry(0.5), entry(None, 0.4, 0.6), entry(0.5, 0.4, 0.6, level=0.9)):
         assert change_interval(known, other) is None and change_interval(other, known) is None
-    assert verdict(None, True) == "unknown" and verdict((math.nan, math.nan), True) == "unknown"
+    assert change_verdict(None, True) == "unknown" and change_verdict((math.nan, math.nan), True) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_without_both_intervals_nothing_is_known():
     ],
 )
 def test_what_is_more_than_noise(interval, higher, expected):
-    assert verdict(interval, higher) == expected
+    assert change_verdict(interval, higher) == expected
 
 
 def test_rows_of_two_models():
@@ -57,7 +57,7 @@ def test_text_and_markdown_have_the_same_cells():
     assert format_table(rows).splitlines() == ["a    n", "---  --", "x|y  1", "z    22"]
     assert format_table(rows, markdown=True).splitlines() == [
         "| a | n |",
-        "| --- | --- |",
+        "|---|---|",
         "| x\\|y | 1 |",
         "| z | 22 |",
     ]
