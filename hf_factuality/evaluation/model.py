@@ -226,7 +226,8 @@ def _measure(
         answers = TaskAnswers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
         scores = {name: result.pop("scores") for name, result in found.items()}
-        journal.finish(journal_rows(task, journal, scores))
+        outcomes = answers.outcomes if {*GRADED_METRICS} & {*task.metrics} else None
+        journal.finish(journal_rows(task, journal, scores, outcomes))
     finally:
         journal.close()
     # The seed is in the settings of the answers, and in a result only where it drew something.

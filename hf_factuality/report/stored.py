@@ -191,7 +191,8 @@ def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[Stor
     name = str(name) if isinstance(name, (str, int)) and not isinstance(name, bool) else ""
     if "turn" in row and "conversation" in row:
         name = f"{row['conversation']}, turn {row['turn']}"
-    outcome = row.get("outcome")
+    scores = row.get("scores") or {}
+    outcome = row.get("outcome") or {1.0: "correct", 0.0: "wrong"}.get(scores.get("accuracy"))
     known: dict[str, Any] = {
         "question": _text(row.get("question")) or _text(row.get("prompt")),
         "gold": _gold(row),
@@ -199,7 +200,7 @@ def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[Stor
         "verifier": row.get("verifier") if isinstance(row.get("verifier"), str) else "",
         "step": row.get("step") if isinstance(row.get("step"), int) else None,
     }
-    figures = {**(row.get("rewards") or {}), **(row.get("scores") or {})}
+    figures = {**(row.get("rewards") or {}), **scores}
     known["rewards"] = {str(key): value for key, value in figures.items() if value is None or _is_number(value)}
     samples = row.get("samples")
     if samples is None:
