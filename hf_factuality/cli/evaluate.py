@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.quiet import quiet_libraries
 from hf_factuality.cli.shared import (
     RETRIEVERS_HELP,
     add_flag,
@@ -134,6 +135,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     given["metric_args"] = read_metric_args(args.metric_args)
     given["fail_under"] = read_thresholds(args.fail_under)
     given["chat_template_kwargs"] = _json_object(args.chat_template_kwargs)
+    quiet_libraries()
     try:
         found = evaluate(**given)
     except KeyboardInterrupt:

@@ -9,7 +9,8 @@ from typing import Any
 
 from hf_factuality.evaluation.verify import verify
 from hf_factuality.io.refusals import REFUSALS
-from hf_factuality.report import ReportSample, render_report
+from hf_factuality.io.secrets import redact
+from hf_factuality.report import ReportSample, escape, render_report
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.viewer import DEMO_VERIFIERS
@@ -79,7 +80,7 @@ def build_demo(verifiers: Sequence[str] = DEMO_VERIFIERS) -> Any:
         try:
             return frame_of(judge_pasted(loaded(name), question, completion, evidence), "The judged completion")
         except REFUSALS as error:
-            raise gradio.Error(str(error), print_exception=False) from None
+            return f'<p role="alert">{escape(redact(str(error)))}</p>'
 
     with gradio.Blocks(title="hf_factuality: try a verifier", analytics_enabled=False) as app:
         gradio.Markdown("# Which claims does the evidence support?")
@@ -92,7 +93,7 @@ def build_demo(verifiers: Sequence[str] = DEMO_VERIFIERS) -> Any:
             )
         with gradio.Row(equal_height=True):
             verifier = gradio.Dropdown([*verifiers], value=verifiers[0], label="Verifier", interactive=True)
-            run = gradio.Button("Verify", variant="primary")
+            run = gradio.Button("Verify")
         painted = gradio.HTML(elem_classes="painted")
         run.click(judged, [verifier, question, completion, evidence], painted, api_visibility="private")
     return app

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from trl import TrlParser
 
@@ -80,6 +81,8 @@ class TrainingParser(TrlParser):
         """
         words = with_recipe(words)
         self._set_tracker(words)
+        if not torch.accelerator.is_available():  # to whose memory nothing is copied; torch would say so
+            self.set_defaults(dataloader_pin_memory=False)
         *found, from_file, left = self.parse_args_and_config(
             words, return_remaining_strings=True, separate_remaining_strings=True
         )
