@@ -53,6 +53,7 @@ def test_the_page_is_not_stale():
 # Of the command alone, and of the function alone.
 ONLY = {
     "agree": ({"json"}, set()),
+    "compare": ({"json"}, set()),
     "verify": ({"file", "json"}, {"completions", "keep_rows"}),
     "evaluate": ({"json"}, {"command"}),
     "merge": (set(), {"on_written"}),
