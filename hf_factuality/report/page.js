@@ -6,6 +6,8 @@
   const byId = (id) => document.getElementById(id);
   const [list, more, search, sort, keys, panel] = ["answers", "more", "search", "sort", "keys", "panel"].map(byId);
   const controls = byId("controls");
+  const framed = self !== top;
+  document.body.classList.toggle("framed", framed);
 
   const sidesOf = (text) => (text ?? "").split("|").map((side) => side.split(" "));
   const rows = [...list.children, ...byId("rest").content.children].map((element, place) => {
@@ -178,10 +180,19 @@
     byId("panel-text").replaceChildren(...item.cloneNode(true).childNodes);
     panel.hidden = false;
     panel.scrollTop = 0;
+    if (framed) beside(mark);
     panel.focus({ preventScroll: true });
     // The panel lies over the lower part of the window, which `scroll-padding` keeps free: the sentence stays in sight.
     const [sentence, over] = [mark.getBoundingClientRect(), panel.getBoundingClientRect()];
-    if (sentence.bottom > over.top && sentence.right > over.left) mark.scrollIntoView({ block: "nearest" });
+    if (!framed && sentence.bottom > over.top && sentence.right > over.left) mark.scrollIntoView({ block: "nearest" });
+  }
+
+  // Of a frame the lower end may be out of sight, so there the panel lies below the sentence, or above it.
+  function beside(mark) {
+    const [sentence, over, gap] = [mark.getBoundingClientRect(), panel.getBoundingClientRect(), 8];
+    const fits = sentence.bottom + gap + over.height <= innerHeight || sentence.top < over.height;
+    panel.style.top = fits ? `${sentence.bottom + gap}px` : "auto";
+    panel.style.bottom = fits ? "auto" : `${innerHeight - sentence.top + gap}px`;
   }
 
   function close() {
@@ -251,7 +262,7 @@
     for (const it of opened) it.open = false;
   });
 
-  document.body.classList.toggle("framed", self !== top);
+  controls.hidden = framed && rows.length < 2; // nothing to choose from
   for (const row of rows.slice(0, drawn)) prepare(row.element);
   more.hidden = drawn >= rows.length;
   tell();

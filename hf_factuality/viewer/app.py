@@ -22,7 +22,8 @@ _FIRST = ("reward", "factuality/mean", "rewards/accuracies", "loss", "eval_loss"
 """Curves that are shown first, as far as a run has them."""
 _CSS = """
 .painted iframe { width: 100%; height: calc(100vh - 2rem); height: calc(100svh - 2rem); min-height: 24rem; border: 0; display: block; }
-.gradio-container { max-width: 80rem !important; padding: .5rem !important; } .painted { padding: 0 !important; }
+.gradio-container { max-width: 80rem !important; padding: .5rem !important; }
+.gradio-container .fillable { padding: .3rem !important; } .gradio-container main { padding: 0 !important; } .painted .html-container { padding: 0 !important; } .painted { padding: 0 !important; }
 .title h1 { font-size: 1.3rem; font-weight: 600; margin: 0; overflow-wrap: anywhere; } .row button { align-self: center; }
 """
 

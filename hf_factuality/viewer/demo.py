@@ -22,7 +22,7 @@ CHARACTERS = 50_000
 """Characters of a field, at most."""
 _EXAMPLE = (
     "Who was Marie Curie?",
-    "Marie Curie was born in Warsaw in 1867. She won two Nobel Prizes. She was born in Paris.",
+    "Marie Curie was born in Warsaw in 1867. She won two Nobel Prizes. She won the Nobel Prize in Chemistry in 1921. She lived in Paris.",
     "Marie Curie (born 7 November 1867 in Warsaw) was a physicist and chemist.\n\n"
     "She won the Nobel Prize in Physics in 1903 and the Nobel Prize in Chemistry in 1911, two Nobel Prizes.",
 )
