@@ -15,9 +15,10 @@ def format_table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> s
     left out."""
     header = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     if markdown:
-        lines = [header, *([cell(row[name]) for name in header] for row in rows)]
-        first, *others = (f"| {' | '.join(line)} |" for line in lines)
-        return "\n".join([first, "|" + "---|" * len(header), *others])
+        lines = [
+            f"| {' | '.join(line)} |" for line in (header, *([cell(row[name]) for name in header] for row in rows))
+        ]
+        return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
     cells = [header, *([str(row[name]) for name in header] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, repeat
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -171,7 +172,8 @@ class _Shown:
         return f'<section {self._data()}>{heading}<div class="{kind}">{sides}</div></section>'
 
     def _data(self) -> str:
-        figures = {name: float(f"{value:.6g}") for name, value in self._figures.items() if value is not None}
+        known = {name: value for name, value in self._figures.items() if value is not None and isfinite(value)}
+        figures = {name: float(f"{value:.6g}") for name, value in known.items()}
         texts = {"row": self.row, **figures, **({"name": self.sample.name} if self.sample.name else {})}
         data = [f'data-kinds="{"|".join(" ".join(sorted(side)) for side in self.kinds)}"']
         data.append(f'data-figures="{escape(json.dumps(texts))}"')

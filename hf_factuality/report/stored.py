@@ -23,6 +23,7 @@ LOG_FILE = "training_log.jsonl"
 """File of a run with a line per logged step."""
 OUTCOME_MEANINGS = {Label.SUPPORTED: "right", Label.CONTRADICTED: "wrong", Label.NO_FACT: "declined"}
 """What labels mean where whole answers are painted by what became of them."""
+_BY_ACCURACY: dict[Any, str] = {1.0: "correct", 0.0: "wrong"}
 _OUTCOME_LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
 
 
@@ -61,7 +62,7 @@ class StoredCompletion:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, as a line of JSON."""
-        rewards = {name: None if it is None or not math.isfinite(it) else it for name, it in self.rewards.items()}
+        rewards = {name: _finite(it) for name, it in self.rewards.items()}
         found = {
             "id": self.id,
             "question": self.question,
@@ -141,8 +142,7 @@ def _sample(names: Sequence[str], sides: Sequence[StoredCompletion], number: int
     if len(sides) > 1:
         for name, value in last.rewards.items():
             before = sides[0].rewards.get(name)
-            known = value is not None and before is not None
-            figures[f"change of {name}"] = value - before if known else None
+            figures[f"change of {name}"] = None if value is None or before is None else value - before
     place = [] if last.step is None else [f"step {last.step}"]
     if not last.id:
         place.insert(0, f"completion {number + 1}")
@@ -192,21 +192,28 @@ def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[Stor
     if "turn" in row and "conversation" in row:
         name = f"{row['conversation']}, turn {row['turn']}"
     scores = row.get("scores") or {}
-    outcome = row.get("outcome") or {1.0: "correct", 0.0: "wrong"}.get(scores.get("accuracy"))
+    outcome = row.get("outcome")
+    if outcome is None and _is_number(scores.get("accuracy")):
+        outcome = _BY_ACCURACY.get(scores["accuracy"])
     known: dict[str, Any] = {
         "question": _text(row.get("question")) or _text(row.get("prompt")),
         "gold": _gold(row),
-        "outcome": outcome if outcome in OUTCOMES else None,
+        "outcome": outcome if isinstance(outcome, str) and outcome in OUTCOMES else None,
         "verifier": row.get("verifier") if isinstance(row.get("verifier"), str) else "",
         "step": row.get("step") if isinstance(row.get("step"), int) else None,
     }
     figures = {**(row.get("rewards") or {}), **scores}
-    known["rewards"] = {str(key): value for key, value in figures.items() if value is None or _is_number(value)}
+    if "advantage" in row:  # of TRL's table, in which each reward is a column
+        figures |= {name: value for name, value in row.items() if name != "step" and _is_number(value)}
+    known["rewards"] = {
+        str(key): _finite(value) for key, value in figures.items() if value is None or _is_number(value)
+    }
     samples = row.get("samples")
     if samples is None:
         text = _text(row.get(column))
         if text is None and "verification" not in row:
-            raise ValueError(f"has no text in {column!r}; it has {sorted(row)}")
+            fix = f"it has {sorted(row)}; name the column with `completion_column`"
+            raise ValueError(f"has no text in {column!r}: {fix}")
         yield StoredCompletion(text or "", _verification(row.get("verification"), text or ""), id=name, **known)
         return
     given = [samples[key] for key in sorted(samples, key=int)] if isinstance(samples, dict) else samples
@@ -215,7 +222,7 @@ def _read_row(row: Mapping[str, Any], number: int, column: str) -> Iterator[Stor
         if text is None:
             continue
         # What became of an answer is said of the first one.
-        own = {} if place == 0 else {"outcome": None, "rewards": {}}
+        own: dict[str, Any] = {} if place == 0 else {"outcome": None, "rewards": {}}
         here = name if len(given) == 1 else ", ".join(filter(None, (name, f"sample {place + 1}")))
         yield StoredCompletion(text, _verification(sample.get("verification"), text), id=here, **{**known, **own})
 
@@ -228,6 +235,11 @@ def _verification(found: Any, text: str) -> Verification | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _finite(value: float | None) -> float | None:
+    """A number, or `None` for one that nobody can sort by."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _text(value: Any) -> str | None:

@@ -6,6 +6,7 @@ a model wrote reaches neither the app nor the network.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from hf_factuality.report.stored import StoredCompletion
 from hf_factuality.viewer.runs import ViewedRun, common_moments
 
 
+_DAY = 86_400
 _FIRST = ("reward", "factuality/mean", "rewards/accuracies", "loss", "eval_loss")
 """Curves that are shown first, as far as a run has them."""
 _CSS = """
@@ -77,7 +79,8 @@ def build_viewer(runs: Sequence[ViewedRun]) -> Any:
         return frame_of(page, f"Completions, {moment}"), saved(page)
 
     def saved(page: str) -> str:
-        path = Path(folder.name) / "completions.html"
+        name = hashlib.sha256(page.encode("utf-8", "replace")).hexdigest()[:12]  # several may look at once
+        path = Path(folder.name) / f"completions-{name}.html"
         path.write_text(page, encoding="utf-8", errors="replace")
         return str(path)
 
@@ -100,7 +103,7 @@ def build_viewer(runs: Sequence[ViewedRun]) -> Any:
 
     folder = tempfile.TemporaryDirectory(prefix="hf_factuality-view-")
     frame, file = shown(first)
-    with gradio.Blocks(title=f"{title} - hf_factuality", analytics_enabled=False) as app:
+    with gradio.Blocks(title=f"{title} - hf_factuality", analytics_enabled=False, delete_cache=(_DAY, _DAY)) as app:
         app.folder = folder  # which lasts as long as the app
         gradio.HTML(f"<h1>{escape(title)}</h1>", elem_classes="title")
         with gradio.Row():

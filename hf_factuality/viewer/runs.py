@@ -109,7 +109,11 @@ class ViewedRun:
         number = sum(1 for _ in self._read(path))
         for start in range(0, number, self._rows):
             end = min(start + self._rows, number)
-            one = f"completions {start + 1} to {end}" if number > self._rows else f"{number} completions"
+            one = (
+                f"completions {start + 1} to {end}"
+                if number > self._rows
+                else f"{number} completion{'s' if number > 1 else ''}"
+            )
             yield f"{prefix}{one}", {"": partial(self._slice, path, start, end)}
 
     def _slice(self, path: Path, start: int, end: int) -> Iterator[StoredCompletion]:
@@ -139,7 +143,9 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, dict[int, float]] = {}
     for entry in entries:
         step = entry.get("step")
-        for name, value in entry.items() if isinstance(step, int) else ():
+        if not isinstance(step, int):
+            continue
+        for name, value in entry.items():
             if name not in ("step", "epoch") and isinstance(value, (int, float)) and not isinstance(value, bool):
                 found.setdefault(name, {})[step] = float(value)
     # A training says its time and its speed once, at its end: no curves.

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pandas
 import pytest
 
 from hf_factuality import verify
@@ -115,6 +116,39 @@ def test_a_file_of_answers_of_evaluate(tmp_path):
         ("a, sample 1", "Ulm", "correct"), ("a, sample 2", "Bern", None), ("b", "I don't know.", "refused"),
     ]  # fmt: skip
     assert found[0].rewards == {"accuracy": 0.5} and found[2].question == "P?"
+
+
+def test_numbers_that_json_does_not_know_are_unknown(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"completion": "a", "rewards": {"x": NaN, "y": 1e999, "z": 1}}\n')
+    run = ViewedRun(tmp_path / "a.jsonl")
+    page = page_of([run], "1 completion")
+    (found,) = figures(page)
+    assert found["own z"] == 1 and not {"own x", "own y"} & {*found}
+    assert "Infinity" not in page.partition("<main>")[2].partition("<script>")[0]
+
+
+def test_the_table_of_trl_has_rewards_in_columns(tmp_path):
+    (tmp_path / "completions").mkdir()
+    rows = {
+        "step": [5, 5],
+        "prompt": ["Q1?", [{"role": "user", "content": "Q2?"}]],
+        "completion": ["a", "b"],
+        "advantage": [0.5, -0.5],
+    }
+    rows = [dict(zip(rows, own, strict=True)) for own in zip(*rows.values(), strict=True)]
+    table = [{**row, "prompt": str(row["prompt"]), "factuality": 0.25, "factuality_labels": "x"} for row in rows]
+    pandas.DataFrame(table).to_parquet(tmp_path / "completions" / "completions_00005.parquet")
+    run = ViewedRun(tmp_path)
+    first, _ = run.sides("step 5")[""]
+    assert (
+        first.rewards == {"advantage": 0.5, "factuality": 0.25}
+        and first.question == "Q1?"
+        and first.verification is None
+    )
+    # The labelled one is taken, where there is one.
+    store_completions(tmp_path / "completions" / "judged_00005.jsonl", [StoredCompletion("c")])
+    run.reload()
+    assert [it.completion for it in run.sides("step 5")[""]] == ["c"]
 
 
 @pytest.mark.parametrize(
