@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 
@@ -18,6 +19,8 @@ def quiet_libraries() -> None:
     """
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", _OLD_NAMES, FutureWarning)
+        # Self-correction is built on a part of TRL that may change, which our cap on its version takes care of.
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     if not sys.stderr.isatty():
         from datasets import disable_progress_bars
         from transformers.utils.logging import disable_progress_bar
