@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import shutil
@@ -62,6 +63,9 @@ class TrainingLog(TrainerCallback):
             )
             self._bar = Progress(*parts, expand=True, transient=True)
             self._bar.start()
+            atexit.register(
+                self._bar.stop
+            )  # of a training that fails, which does not come to its end: the cursor comes back
             self._task = self._bar.add_task("", total=state.max_steps, completed=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -92,6 +96,7 @@ class TrainingLog(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:
             self._bar.stop()
+            atexit.unregister(self._bar.stop)
             self._bar = None
 
     def _row(self, entry: Mapping[str, Any]) -> None:
