@@ -17,11 +17,11 @@ VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
 VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 	$(BIN)/python -c 'import vllm' >/dev/null 2>&1 && echo $(BIN)/python || echo $(VLLM_VENV)/bin/python))
 
-# Inspect and Trackio want older versions of some packages than constraints.txt has, and so an environment of their own.
+# Inspect, Trackio and Gradio want older versions of some packages than constraints.txt has, and so an environment of their own.
 INSPECT_VENV := .venv-inspect
 INSPECT_STAMP := $(INSPECT_VENV)/.installed
 
-.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-gpu lint format docs bench clean
+.PHONY: help train train-real test test-slow test-distributed test-vllm test-inspect test-browser test-gpu lint format docs bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
@@ -34,6 +34,7 @@ help:
 	@echo 'make test-distributed  two processes against one'
 	@echo 'make test-vllm  checks that need vLLM'
 	@echo 'make test-inspect  checks that need Inspect and Trackio'
+	@echo 'make test-browser  the page of answers, the viewer and the demo in a headless Chromium of the system'
 	@echo 'make test-gpu   checks that need a CUDA device'
 	@echo 'make docs       the documentation as a site, in site/; warnings are errors'
 	@echo 'make bench      every figure that the documentation quotes'
@@ -93,11 +94,15 @@ $(INSPECT_STAMP): setup.py constraints.txt
 	$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || \
 		$(INSPECT_VENV)/bin/python -m pip install -q 'torch==$(TORCH)'
 	grep -vE '^(fsspec|pillow|python-dateutil)==' constraints.txt > $(INSPECT_VENV)/constraints.txt
-	$(INSPECT_VENV)/bin/python -m pip install -q -c $(INSPECT_VENV)/constraints.txt -e '.[test,inspect,trackio]'
+	$(INSPECT_VENV)/bin/python -m pip install -q -c $(INSPECT_VENV)/constraints.txt -e '.[test,inspect,trackio,view,browser]'
 	@touch $@
 
 test-inspect: $(INSPECT_STAMP)
 	CI=1 HF_HUB_OFFLINE=1 $(INSPECT_VENV)/bin/python -m pytest -q --durations=10 -m 'slow or not slow' tests/inspect_eval tests/trainers/test_painted.py
+
+# HF_FACTUALITY_AXE=FILE, the axe.min.js of axe-core, adds the checks of accessibility.
+test-browser: $(INSPECT_STAMP)
+	CI=1 HF_HUB_OFFLINE=1 $(INSPECT_VENV)/bin/python -m pytest -q --durations=10 -m 'slow or not slow' tests/report tests/viewer
 
 test-gpu: $(STAMP)
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m gpu

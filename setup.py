@@ -41,6 +41,7 @@ EXTRAS = {
     "test": TEST,
     "inspect": ["inspect_ai>=0.3.285,<0.4"],  # wants older fsspec and python-dateutil than constraints.txt
     "trackio": ["trackio>=0.43,<1"],  # wants pillow below 13
+    "view": ["gradio>=6.31,<7"],  # wants pillow below 13
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
     "browser": ["playwright>=1.50"],  # for tests of the page, with a Chromium of the system

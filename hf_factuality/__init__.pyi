@@ -45,5 +45,7 @@ from hf_factuality.verifiers import (
     VerifierPipeline as VerifierPipeline,
     load_verifier as load_verifier,
 )
+from hf_factuality.viewer.demo import demo as demo
+from hf_factuality.viewer.view import view as view
 
 __version__: str

@@ -30,7 +30,7 @@ LAYERS = [
     {"trainers"},
     {"methods"},
     {"evaluation"},
-    {"demos", "server"},
+    {"demos", "server", "viewer"},
     {"cli", "pytest_plugin", "inspect_eval"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
 
 def _agree(args: argparse.Namespace) -> int:
     from hf_factuality.evaluation.agreement import agree
-    from hf_factuality.hub.cards.card import format_table
+    from hf_factuality.hub.tables import format_table
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     found = agree(given.pop("verifier"), given.pop("labels"), **given)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.quiet import quiet_libraries
 from hf_factuality.cli.shared import (
     RETRIEVERS_HELP,
     add_flag,
@@ -125,21 +126,25 @@ def add_parser(commands: Any) -> None:
 
 def _evaluate(args: argparse.Namespace) -> int:
     from hf_factuality.evaluation.evaluate import evaluate
-    from hf_factuality.evaluation.suite import suite_table
+    from hf_factuality.evaluation.suite import suite_changes, suite_table
     from hf_factuality.hub.results import public
+    from hf_factuality.hub.tables import NOISE, format_table
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     given["command"] = _command(args)
     given["metric_args"] = read_metric_args(args.metric_args)
     given["fail_under"] = read_thresholds(args.fail_under)
     given["chat_template_kwargs"] = _json_object(args.chat_template_kwargs)
+    quiet_libraries()
     try:
         found = evaluate(**given)
     except KeyboardInterrupt:
         print("hf-factuality: stopped; the same command goes on with the answers that are there", file=sys.stderr)
         return 130
     if found.comparison is not None:
-        print_results(found.comparison, suite_table(found.comparison), found.notes, args.json)
+        changes = suite_changes(found.comparison)
+        notes = ["", format_table(changes), NOISE, ""] if changes else []
+        print_results(found.comparison, suite_table(found.comparison), [*notes, *found.notes], args.json)
     else:
         print_results({"results": public(found.results), "out": found.out.name}, found.table(), found.notes, args.json)
     return print_failures(found.failures)

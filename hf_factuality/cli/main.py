@@ -14,6 +14,7 @@ from hf_factuality import __version__
 from hf_factuality.cli.agree import add_parser as add_agree_parser
 from hf_factuality.cli.builders import add_builders
 from hf_factuality.cli.compare import add_parser as add_compare_parser
+from hf_factuality.cli.demo import add_parser as add_demo_parser
 from hf_factuality.cli.evaluate import add_parser as add_evaluate_parser
 from hf_factuality.cli.index import add_parser as add_index_parser
 from hf_factuality.cli.merge import add_parser as add_merge_parser
@@ -24,6 +25,7 @@ from hf_factuality.cli.serve import add_parser as add_serve_parser
 from hf_factuality.cli.shared import with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
+from hf_factuality.cli.view import add_parser as add_view_parser
 from hf_factuality.cli.world import add_parser as add_world_parser
 from hf_factuality.io.refusals import REFUSALS, refuse
 from hf_factuality.io.signals import on_signals
@@ -139,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         add_push_parser,
         add_plan_parser,
         add_serve_parser,
+        add_view_parser,
+        add_demo_parser,
     ):
         add(commands)
     for name in ("merge", "average"):

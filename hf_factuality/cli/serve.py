@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     add_flag(serve, "verifier_tokens", metavar="N")
     add_flag(serve, "verifier_base_url", metavar="URL")
     flag("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1); other machines need a key")
-    flag("--port", type=int, default=8321, help="port to listen at (default 8321); 0 for a free one")
+    add_flag(serve, "port", " (default 8321); 0 for a free one", default=8321)
     flag(
         "--allowed_hosts",
         action="append",

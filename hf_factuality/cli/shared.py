@@ -30,6 +30,7 @@ FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "batch_size": (whole_number, "sequences that transformers processes at once"),
     "blocks": (whole_number, "number of blocks"),
     "branch": (str, "branch of the repository to write to; made if it does not exist"),
+    "completion_column": (str, "column with the completion"),
     "concurrency": (int, "requests to the server at once"),
     "config": (str, "YAML of settings of a training"),
     "dataset": (str, "dataset"),
@@ -59,6 +60,7 @@ FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "num_samples": (whole_number, "completions per question"),
     "out": (Path, "output"),
     "overwrite": (bool, "replace what is there"),
+    "port": (int, "port to listen at"),
     "pairs_per_question": (whole_number, "pairs per question"),
     "private": (bool, "make a new repository private"),
     "push_to_hub": (str, "publish in this repository on the Hub"),
@@ -186,9 +188,11 @@ def print_results(
     if not people:
         print(json.dumps(summary))
     if not only_json:
-        from hf_factuality.hub.cards.card import format_table
+        from hf_factuality.hub.tables import format_table
 
-        print("\n".join([format_table(table), *notes]), file=sys.stdout if people else sys.stderr)
+        print(
+            "\n".join([*([format_table(table)] if table else []), *notes]), file=sys.stdout if people else sys.stderr
+        )
 
 
 def print_failures(failures: Sequence[str]) -> int:

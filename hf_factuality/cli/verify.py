@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     add_flag(verify, "verifier", f": {VERIFIER_HELP} (default lexical)", default="lexical")
     add_flag(verify, "verifier_tokens", metavar="N")
     add_scope(verify)
-    flag("--completion_column", default="completion", help="column with the completion")
+    add_flag(verify, "completion_column", default="completion")
     flag(
         "--evidence",
         metavar="FILE_OR_COLUMN",

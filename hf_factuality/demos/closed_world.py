@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.generation.sureness import SURE_WORDS
-from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.hub.tables import NOISE, before_and_after, format_table
 from hf_factuality.methods.long_form.reward import answer_outcome
-from hf_factuality.report import ReportSample, write_report
+from hf_factuality.report import StoredCompletion, write_before_and_after
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.worlds import (
@@ -127,24 +127,42 @@ class ClosedWorldDemo:
         paths = {name: folder / f"results-{name}.json" for name in ("before", "after")}
         if not PartialState().is_main_process:
             return paths
-        before, after = self._found["before"], self._found["after"]
-        table = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"])
-        self._write(paths)
-        found = [zip(it.completions, it.verifications, strict=True) for it in (before, after)]
-        samples = [
-            ReportSample(row["question"], row.get("answer"), [("before", *first), ("after", *second)])
-            for row, first, second in zip(self.test_dataset, *found, strict=True)
-        ]
-        title = "Before and after training"
-        page = write_report(folder / "report.html", title, self.setting, table, samples[:SAMPLES_SHOWN])
-        print(f"\n{format_table(table)}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
+        entries = self._write(paths)
+        table = before_and_after(entries["before"], entries["after"])
+        page = write_before_and_after(
+            folder, self.setting, table, {name: self._stored(name) for name in ("before", "after")}, SAMPLES_SHOWN
+        )
+        print(f"\n{format_table(table)}\n\n{NOISE}\n{self.setting}\nCompletions with labelled sentences: {page}\n")
         return paths
 
-    def _write(self, paths: Mapping[str, Path]) -> None:
+    def _stored(self, name: str) -> list[StoredCompletion]:
+        found, rows = self._found[name], [dict(row) for row in self.test_dataset]
+        outcomes = self._outcomes(rows, found.completions, found.sentences)
+        by = "WorldVerifier"
+        return [
+            StoredCompletion(text, verification, row["question"], row.get("answer"), outcome=outcome, verifier=by)
+            for text, verification, row, outcome in zip(
+                found.completions, found.verifications, rows, outcomes, strict=True
+            )
+        ]
+
+    def _outcomes(
+        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], sentences: Sequence[Any]
+    ) -> list[str | None]:
+        """What became of each answer, where it is right or wrong as a whole."""
+        if "accuracy" not in self.metrics:
+            return [None] * len(texts)
+        each = zip(rows, texts, sentences, strict=True)
+        return ["correct" if self._figures([row], [text], [own])["accuracy"] else "wrong" for row, text, own in each]
+
+    def _write(self, paths: Mapping[str, Path]) -> dict[str, list[dict[str, Any]]]:
+        """Write the files of results, and return their entries."""
+        entries = {name: self._entries(name) for name in paths}
         for name, path in paths.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
-            write_results(path, self._model[name], self._entries(name), environment(self._device))
+            write_results(path, self._model[name], entries[name], environment(self._device))
+        return entries
 
     def _entries(self, name: str) -> list[dict[str, Any]]:
         """Entries of the file of results. Their values are computed again, from one figure per completion."""
@@ -289,12 +307,18 @@ class KnowledgeDemo(ClosedWorldDemo):
         return self.world.questions(split, hops=1)
 
     def _figures(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], sentences: Sequence[Any]) -> dict:
-        """Shares of the outcomes; `"I am unsure."` (R-Tuning) declines as well."""
-        found = answer_outcome()(list(texts), prompts=None, answer=[row["answer"] for row in rows])
-        unsure = SURE_WORDS[self.world.config.language].unsure
-        said = ["refused" if unsure in text else outcome for text, outcome in zip(texts, found, strict=True)]
+        """Shares of the outcomes."""
+        said = self._outcomes(rows, texts, sentences)
         shares = {name: said.count(name) / len(said) for name in ("correct", "wrong", "refused")}
         return {**super()._figures(rows, texts, sentences), **shares}
+
+    def _outcomes(
+        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], sentences: Sequence[Any]
+    ) -> list[str | None]:
+        """`"I am unsure."` (R-Tuning) declines as well."""
+        found = answer_outcome()(list(texts), prompts=None, answer=[row["answer"] for row in rows])
+        unsure = SURE_WORDS[self.world.config.language].unsure
+        return ["refused" if unsure in text else outcome for text, outcome in zip(texts, found, strict=True)]
 
     def refusals(self, variant: str, output_dir: str, seed: int) -> Dataset:
         """R-Tuning's data: what the model knows. Gold answers stand between tags, as it writes them."""

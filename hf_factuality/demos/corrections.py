@@ -17,6 +17,7 @@ from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.hub.tables import NOISE, before_and_after, format_table
 from hf_factuality.methods.self_correction.formula import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.reading.marks import extract_answer, self_verdict
 from hf_factuality.verifiers import GoldVerifier
@@ -100,7 +101,7 @@ class CorrectionDemo(ClosedWorldDemo):
         )  # fmt: skip
 
     def two_turns(self, name: str, trainer: Any) -> dict[str, float | None]:
-        """Print and return the figures of one answer at temperature 1 to each held-out question."""
+        """The figures of one answer at temperature 1 to each held-out question."""
         model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         sampler = self._sampler(model, trainer.processing_class, 2)  # of which the first is taken
         prompts = [row["prompt"] for row in self.test_dataset]
@@ -121,14 +122,16 @@ class CorrectionDemo(ClosedWorldDemo):
         found = correction_figures(*right, verdicts)
         self._rows[name] = list(zip(*right, verdicts, strict=True))
         self._note_model(name, trainer)
-        trainer.accelerator.print(name, {key: round(value, 3) for key, value in found.items()})
         return found
 
     def write(self, output_dir: str) -> dict[str, Path]:
-        """Write `results-before.json` and `results-after.json`, for the card."""
+        """Print the table, and write `results-before.json` and `results-after.json`, for the card."""
         paths = {name: Path(output_dir) / f"results-{name}.json" for name in self._rows}
         if PartialState().is_main_process:
-            self._write(paths)
+            entries = self._write(paths)
+            if len(entries) == 2:
+                table = format_table(before_and_after(entries["before"], entries["after"]))
+                print(f"\n{table}\n\n{NOISE}\n{self.setting}\n")
         return paths
 
     def _entries(self, name: str) -> list[dict[str, Any]]:

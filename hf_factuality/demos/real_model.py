@@ -17,14 +17,13 @@ from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.evaluate import evaluate
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
-from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import load_results, measured_entry, write_results
+from hf_factuality.hub.tables import change_cells, format_table
 from hf_factuality.io.files import cache_folder, whole_folder, write_atomically
 from hf_factuality.io.markdown import one_line
 from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.abstention.data import build_refusals
-from hf_factuality.report import ReportSample, write_report
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.report import StoredCompletion, write_before_and_after
 
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ REFUSAL = "I don't know."
 _DOMAINS = {"test": "other subjects", "other_relation": "other relations"}
 _OUTCOMES = {"correct": "right answers", "wrong": "wrong answers", "refused": "declined"}
 _BETTER = {"correct": True, "wrong": False, "refused": None}
-_MEANINGS = {Label.SUPPORTED: "right", Label.CONTRADICTED: "wrong", Label.NO_FACT: "declined"}
-_LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
 
 
 def find_model() -> str:
@@ -192,22 +189,20 @@ class RealModelDemo:
             table += comparison_rows(own, domain)
         for name in outcomes:
             self._add_entries(name)
-        shown = [
-            ReportSample(
-                row["question"],
-                row["answer"][0],
-                [
-                    (name, *_painted(texts[name][place], outcomes[name][place], row["answer"][0]))
-                    for name in ("before", "after")
-                ],
-            )
-            for place, row in enumerate(self.tested)
-        ]
+        answers = {
+            name: [
+                StoredCompletion(text, None, row["question"], row["answer"][0], outcome=outcome)
+                for place, (text, outcome, row) in enumerate(
+                    zip(texts[name], outcomes[name], self.tested, strict=True)
+                )
+            ]
+            for name in outcomes
+        }
         note = (
             f"Answers of {Path(self.model_dir).name} to questions that it was not trained on, greedy. "
             "Right: the gold answer stands in it. Declined: it says that it does not know."
         )
-        page = write_report(self.folder / "report.html", "Before and after training", note, table, shown, _MEANINGS)
+        page = write_before_and_after(self.folder, note, table, answers)
         print(f"\n{format_table(table)}\n\n{note}\n{examples(self.tested, *texts.values(), *outcomes.values())}")
         print(f"\nAll answers, painted: {page}\n")
         return {name: self.folder / f"results-{name}.json" for name in ("before", "after")}
@@ -246,11 +241,6 @@ def _questions(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _painted(text: str, outcome: str | None, gold: str) -> tuple[str, Verification]:
-    whole = LabeledSpan(0, len(text), _LABELS.get(outcome or ""), evidence=f"the gold answer is {gold}")
-    return text, Verification((whole,) if text else ())
-
-
 def comparison_rows(pairs: Sequence[tuple[str | None, str | None]], group: str) -> list[dict[str, Any]]:
     """Rows of the table: shares before and after, and the change with its interval, of the same questions.
 
@@ -261,15 +251,18 @@ def comparison_rows(pairs: Sequence[tuple[str | None, str | None]], group: str) 
     for key, title in _OUTCOMES.items():
         one, two = ([float(pair[side] == key) for pair in known] for side in (0, 1))
         low, high = bootstrap_interval([b - a for a, b in zip(one, two, strict=True)]) or (math.nan, math.nan)
-        change = mean(two) - mean(one)
         table.append(
             {
                 "questions": group,
                 "answers": title,
-                "before": f"{mean(one):.3f}",
-                "after": f"{mean(two):.3f}",
-                "change": f"{change:+.3f} [{low:+.3f}, {high:+.3f}]",
-                "n": len(known),
+                **change_cells(
+                    f"{mean(one):.3f}",
+                    f"{mean(two):.3f}",
+                    mean(two) - mean(one),
+                    (low, high),
+                    _BETTER[key],
+                    len(known),
+                ),
             }
         )
     return table

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub.cards.card import before_and_after, format_table
+from hf_factuality.hub.results import measured_entry
+from hf_factuality.hub.tables import NOISE, before_and_after, format_table
 from hf_factuality.io.files import whole_folder
 
 
@@ -213,6 +214,9 @@ def _train(model: PreTrainedModel, tokenizer: Any, loss: Callable[[], Any], step
     tokenizer.save_pretrained(folder)
 
 
+_BETTER = {"score": True, "praise": True, "complaints": False, "well_formed": True, "words": None}
+
+
 class ReviewDemo:
     """A policy that writes reviews, a reward model that reads them, requests, and the measurement before and after.
 
@@ -250,6 +254,7 @@ class ReviewDemo:
             Dataset.from_dict({"prompt": [request(place) for place in part]}) for part in (places[:80], places[80:])
         )
         self._found: dict[str, dict[str, float]] = {}
+        self._items: dict[str, dict[str, list[float]]] = {}
 
     def measure(self, name: str, trainer: Any, reward: Callable[..., Sequence[Any]]) -> None:
         """Let the trainer's model answer the held-out requests; `name` is `"before"` or `"after"`."""
@@ -269,16 +274,15 @@ class ReviewDemo:
         model.train(training)
         texts = tokenizer.batch_decode(ids[:, batch["input_ids"].size(1) :], skip_special_tokens=True)
         reviews = [read_review(text) for text in texts]
-        scores = [spans for spans in reward(prompts=prompts, completion_texts=texts) if spans is not None]
-        self._found[name] = {
-            "n": len(texts),
-            "score": sum(value for spans in scores for *_, value in spans) / max(len(scores), 1),
-            **{
-                key: sum(getattr(review, key) for review in reviews) / len(texts)
-                for key in ("praise", "complaints", "well_formed")
-            },
-            "words": sum(len(text.split()) for text in texts) / len(texts),
+        paid = reward(prompts=prompts, completion_texts=texts)
+        keys = ("praise", "complaints", "well_formed")
+        items: dict[str, list[float]] = {
+            "score": [sum(value for *_, value in spans) for spans in paid if spans is not None],
+            **{key: [float(getattr(review, key)) for review in reviews] for key in keys},
+            "words": [float(len(text.split())) for text in texts],
         }
+        self._items[name] = items
+        self._found[name] = {"n": len(texts), **{key: sum(own) / max(len(own), 1) for key, own in items.items()}}
         trainer.accelerator.print(f"{name.capitalize()} training: {prompts[0]}{texts[0]}")
 
     def report(self, output_dir: str) -> None:
@@ -288,12 +292,22 @@ class ReviewDemo:
         if not PartialState().is_main_process:
             return
         before, after = self._found["before"], self._found["after"]
-        table = before_and_after(before, after, self.metrics, int(before["n"]))
+        table = before_and_after(self._entries("before"), self._entries("after"))
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         record = {"setting": self.setting, "before": before, "after": after}
         (folder / "before-and-after.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        print(f"\n{format_table(table)}\n\n{self.setting}\n")
+        print(f"\n{format_table(table)}\n\n{NOISE}\n{self.setting}\n")
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        """Entries of results, with intervals over the reviews."""
+        how: dict[str, Any] = {"dataset": {}, "generation": {}}
+        return [
+            measured_entry(
+                "reviews", key, [(it, 1.0) for it in self._items[name][key]], title=title, higher_is_better=_BETTER[key], **how
+            )
+            for key, title in self.metrics.items()
+        ]  # fmt: skip
 
 
 def _made(folder: Path, train: Callable[[Path, random.Random, int], None], steps: int) -> str:

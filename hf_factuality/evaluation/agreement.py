@@ -23,6 +23,7 @@ from hf_factuality.evaluation.labelled_claims import (
 from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.calibration import auroc, best_threshold, brier_score, expected_calibration_error
 from hf_factuality.functional.metrics import bootstrap_interval
+from hf_factuality.hub.tables import better
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
@@ -57,6 +58,8 @@ FIGURES = (
 """Figures of a verifier; docs/agree.md describes each."""
 KIND_FIGURES = ("accuracy", "balanced_accuracy", "false_called_supported", "not_judged")
 """Those that are given for each kind too."""
+_LOWER = {"ece", "brier", "false_called_supported", "not_judged", "tokens per claim"}
+"""Of which less is better."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +116,26 @@ class AgreementResult:
     def table(self) -> list[dict[str, str]]:
         """The figures as cells of a table, a row per figure and a column per verifier."""
         names = [*FIGURES, *(["repeatability"] if "repeatability" in self.verifiers[0].figures else [])]
-        rows = [[name.replace("_", " "), *(_shown(it.figures[name]) for it in self.verifiers)] for name in names]
-        rows.append(["claims per second", *(f"{it.claims_per_second:.1f}" for it in self.verifiers)])
+        rows = [
+            [name.replace("_", " "), better(name not in _LOWER), *(_shown(it.figures[name]) for it in self.verifiers)]
+            for name in names
+        ]
+        rows.append(["claims per second", better(True), *(f"{it.claims_per_second:.1f}" for it in self.verifiers)])
         if any(it.tokens is not None for it in self.verifiers):
-            rows.append(["tokens per claim", *(_per_claim(it) for it in self.verifiers)])
+            rows.append(["tokens per claim", better(False), *(_per_claim(it) for it in self.verifiers)])
         return self._cells("figure", rows)
 
     def kinds_table(self) -> list[dict[str, str]]:
         """The accuracy per kind of claim as cells of a table; empty if the labels have no kinds."""
         kinds = self.verifiers[0].kinds
-        rows = [[kind, *(_shown(it.kinds[kind]["accuracy"]) for it in self.verifiers)] for kind in kinds]
+        rows = [[kind, better(True), *(_shown(it.kinds[kind]["accuracy"]) for it in self.verifiers)] for kind in kinds]
         return self._cells("accuracy of kind", rows)
 
     def _cells(self, first: str, rows: Sequence[Sequence[str]]) -> list[dict[str, str]]:
         # Two verifiers may have one name, such as a class with other settings.
         names = [it.verifier for it in self.verifiers]
         names = [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
-        return [dict(zip((first, *names), row, strict=True)) for row in rows]
+        return [dict(zip((first, "better if", *names), row, strict=True)) for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, as the command prints them."""

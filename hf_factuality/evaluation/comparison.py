@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement, shown_value
-from hf_factuality.io.markdown import cell
+from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
+from hf_factuality.hub.tables import NOISE, change_interval, change_verdict, compared_cells, format_table
 
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two files of results both measured; `str()` of it is a table in Markdown.
+    """What two files of results both measured; `str()` of it is a table.
 
     Args:
         pairs (`tuple` of pairs of `Mapping`):
@@ -31,31 +31,61 @@ class Comparison:
     different: Mapping[tuple[str, str], tuple[str, ...]]
 
     def __str__(self) -> str:
-        lines = (
-            ["| benchmark | metric | before | after | change | n |", "|---|---|---|---|---|---|"] if self.pairs else []
-        )
-        for old, new in self.pairs:
-            change = _change(old, new)
-            n = " / ".join(dict.fromkeys(str(it["n_scored"]) for it in (old, new)))
-            shown = (shown_value(old), shown_value(new), "n/a" if change is None else f"{change:+.3f}", n)
-            lines.append(f"| {' | '.join((cell(old['benchmark']), cell(old['metric']), *shown))} |")
-        notes = [
-            f"`{benchmark}`, `{metric}`: measured with different settings ({', '.join(settings)}), not compared."
-            for (benchmark, metric), settings in self.different.items()
+        return "\n".join([*([format_table(self.table())] if self.pairs else []), *self.notes()])
+
+    def table(self) -> list[dict[str, str]]:
+        """The comparison as cells of a table, with the interval of each change and whether it is more than noise."""
+        return [
+            {"benchmark": old["benchmark"], "metric": old["metric"], **compared_cells(old, new)}
+            for old, new in self.pairs
         ]
-        lower = sorted({old["metric"] for old, _ in self.pairs if old["higher_is_better"] is False})
-        notes += [f"Lower is better: {', '.join(lower)}."] if lower else []
-        return "\n\n".join("\n".join(part) for part in (lines, notes) if part)
+
+    def notes(self) -> list[str]:
+        """How the table is read, and what is not compared."""
+        return [
+            *([NOISE] if self.pairs else []),
+            *(
+                f"`{benchmark}`, `{metric}`: measured with different settings ({', '.join(settings)}), not compared."
+                for (benchmark, metric), settings in self.different.items()
+            ),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, as the command prints them."""
+        rows = [
+            {"benchmark": old["benchmark"], "metric": old["metric"], "before": old["value"], "after": new["value"],
+             "change": _change(old, new), "interval": change_interval(old, new), "higher_is_better": old["higher_is_better"],
+             "verdict": change_verdict(change_interval(old, new), old["higher_is_better"]), "n_before": old["n_scored"],
+             "n_after": new["n_scored"]} for old, new in self.pairs
+        ]  # fmt: skip
+        different = [
+            {"benchmark": name, "metric": metric, "settings": list(them)}
+            for (name, metric), them in self.different.items()
+        ]
+        return {"compared": rows, "different": different}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row per pair: benchmark, metric, both values, their change, both numbers of scored items, and the better direction."""
+        """A row per pair: benchmark, metric, both values, their change with its interval and verdict, both numbers of scored items,
+        and the better direction."""
         import pandas
 
-        columns = ("benchmark", "metric", "before", "after", "change", "n_before", "n_after", "higher_is_better")
+        columns = (
+            "benchmark",
+            "metric",
+            "before",
+            "after",
+            "change",
+            "low",
+            "high",
+            "verdict",
+            "n_before",
+            "n_after",
+            "higher_is_better",
+        )
         rows = [
-            (old["benchmark"], old["metric"], old["value"], new["value"], _change(old, new), old["n_scored"], new["n_scored"],
-             old["higher_is_better"]) for old, new in self.pairs
-        ]  # fmt: skip
+            {**it, **dict(zip(("low", "high"), it["interval"] or (), strict=False))}
+            for it in self.to_dict()["compared"]
+        ]
         return pandas.DataFrame(rows, columns=columns)
 
 
@@ -69,21 +99,28 @@ def compare(before: str | Path | Mapping[str, Any], after: str | Path | Mapping[
             Files of results, or what [`load_results`] made of them.
 
     Returns:
-        [`Comparison`]: printed, a table with the columns benchmark, metric, before, after, change and n; a value is followed
-        by its interval. `n` is the number of scored items, as `before / after` where they differ.
+        [`Comparison`]: printed, a table with the columns benchmark, metric, before, after, change, its interval, the better
+        direction, whether the change is more than noise, and n; a value is followed by its interval. `n` is the number of scored items, as `before / after` where they differ.
 
     Raises:
         `DataError`: a file is none of results, or the two have no benchmark and metric in common.
     """
     first, second = _load(before, "before"), _load(after, "after")
-    later = {measurement(entry): entry for entry in second["results"]}
-    pairs = [(entry, later[measurement(entry)]) for entry in first["results"] if measurement(entry) in later]
+    pairs = pair_entries(first["results"], second["results"])
     common = {_name(entry) for entry in first["results"]} & {_name(entry) for entry in second["results"]}
     if not common:
         has = " and ".join(str(sorted(map(_name, results["results"]))) for results in (first, second))
         raise DataError(f"the two files have no benchmark and metric in common: {has}")
     others = sorted(common - {_name(entry) for entry, _ in pairs})
-    return Comparison(tuple(pairs), {name: _different(name, first, second) for name in others})
+    return Comparison(pairs, {name: _different(name, first, second) for name in others})
+
+
+def pair_entries(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]:
+    """Entries of results that were measured in the same way."""
+    later = {measurement(entry): entry for entry in after}
+    return tuple((entry, later[measurement(entry)]) for entry in before if measurement(entry) in later)
 
 
 def _change(old: Mapping[str, Any], new: Mapping[str, Any]) -> float | None:

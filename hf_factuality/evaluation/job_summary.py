@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hf_factuality.evaluation.claim_lines import markdown_claim, shortened, worst_claims
 from hf_factuality.evaluation.worst_answers import WorstSamples
-from hf_factuality.io.markdown import cell, escaped
+from hf_factuality.hub.tables import format_table
+from hf_factuality.io.markdown import escaped
 from hf_factuality.report import ReportSample
 from hf_factuality.spans import Verification
 
@@ -28,10 +29,7 @@ def append_summary(
     """Append the summary to a file, as steps of a job share one."""
     lines = [f"## Factuality of {escaped(name)}", ""]
     lines += [f"**Failed:** {escaped(it)}\n" for it in failures]
-    header = list(table[0])
-    lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(cell(row[it]) for it in header) + " |" for row in table]
-    lines += ["", *(f"{escaped(it)}\n" for it in notes)]
+    lines += [format_table(table, markdown=True), "", *(f"{escaped(it)}\n" for it in notes)]
     samples = [
         it for it in worst.samples if any(worst_claims(found.spans) or found.error for _, _, found in it.completions)
     ]

@@ -37,6 +37,7 @@ from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.generation.base import ended_at_limit
 from hf_factuality.generation.journal import only_run
 from hf_factuality.hub.results import check_same_model, environment, now, public, shown_count, write_results
+from hf_factuality.hub.tables import better
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
 from hf_factuality.metrics._arguments import check_metric_args
@@ -80,7 +81,7 @@ class EvaluateResult:
 
     def table(self) -> list[dict[str, str]]:
         """The results as cells of a table."""
-        return [_row(entry) for entry in self.results]
+        return [result_cells(entry) for entry in self.results]
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row per benchmark and metric: `benchmark`, `metric`, `value`, `low`, `high`, `n`, `n_scored`."""
@@ -225,7 +226,8 @@ def _measure(
         answers = TaskAnswers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
         scores = {name: result.pop("scores") for name, result in found.items()}
-        journal.finish(journal_rows(task, journal, scores))
+        outcomes = answers.outcomes if {*GRADED_METRICS} & {*task.metrics} else None
+        journal.finish(journal_rows(task, journal, scores, outcomes))
     finally:
         journal.close()
     # The seed is in the settings of the answers, and in a result only where it drew something.
@@ -276,7 +278,8 @@ def _claims(answers: TaskAnswers) -> ClaimCounts:
     return count_claims([label for answer in first if answer is not None for label in answer.labels])
 
 
-def _row(entry: Mapping[str, Any]) -> dict[str, str]:
+def result_cells(entry: Mapping[str, Any]) -> dict[str, str]:
+    """An entry of results as cells of a table."""
     best = {f"best of {size}": found["value"] for size, found in entry["parts"].get("best_of", {}).items()}
     if entry["settings"].get("score") == "f1":
         best = {f"f1 {name}": found["f1"] for name, found in entry["parts"]["domains"].items()}
@@ -285,8 +288,9 @@ def _row(entry: Mapping[str, Any]) -> dict[str, str]:
         "metric": entry["metric"],
         "value": shown(entry["value"]),
         "interval": shown_interval(entry["confidence_interval"]),
+        "better if": better(entry["higher_is_better"]),
         "n": shown_count(entry),
-        "left out or cut": counts({**entry["left_out"]["responses"], "truncated": entry["truncated"]}),
+        "left out or cut": counts({**entry["left_out"].get("responses", {}), "truncated": entry.get("truncated")}),
         "parts": numbers({**entry["parts"], **best}),
     }
 

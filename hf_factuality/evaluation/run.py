@@ -113,8 +113,14 @@ def _vote(judge: AnswerJudge, rows: Sequence[VerificationRequest], journal: Know
             bar.update()
 
 
-def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
-    """One row per item for [`Journal.finish`]: id, prompt, question, answers with their spans, and a score per metric."""
+def journal_rows(
+    task: Task,
+    journal: Journal,
+    scores: Mapping[str, Sequence[float | None]],
+    outcomes: Sequence[str | None] | None = None,
+) -> list[dict[str, Any]]:
+    """One row per item for [`Journal.finish`]: id, prompt, question, answers with their spans, a score per metric, and what
+    became of the first answer, where that was asked."""
     rows = []
     for place, item in enumerate(task.items):
         row: dict[str, Any] = {"id": item.id, "prompt": list(item.messages), "question": item.question}
@@ -123,6 +129,8 @@ def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[flo
         if item.choices:
             row |= {"choices": list(item.choices), "correct": list(item.correct)}
         row |= journal_row(journal.answers.get(item.id, {}))
+        if outcomes is not None and outcomes[place] is not None:
+            row["outcome"] = outcomes[place]
         rows.append({**row, "scores": {name: values[place] for name, values in scores.items()}})
     return rows
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation._shared import shown
+from hf_factuality.evaluation.comparison import Comparison, pair_entries
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
 from hf_factuality.evaluation.plan import Arguments, make_plan, refuse_if
 from hf_factuality.evaluation.scoring import TaskAnswers
@@ -23,6 +24,7 @@ from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import now
+from hf_factuality.hub.tables import NOISE, change_cells, format_table
 from hf_factuality.io.files import write_atomically, writing
 from hf_factuality.methods.long_form import axes
 from hf_factuality.reading.completion import read_text
@@ -32,6 +34,10 @@ from hf_factuality.verifiers.judges.lexical.text import COMMON, tokens
 
 
 SCHEMA = "hf_factuality.suite/1"
+_DIRECTIONS = (
+    "higher is better: precision, correct, recall, relevance; lower is better: repetition, empty; the others show how answers "
+    "differ"
+)
 _COLUMNS = (
     "benchmark model precision correct recall relevance words repetition abstention empty unknown n front".split()
 )
@@ -54,11 +60,13 @@ def evaluate_suite(args: Arguments) -> EvaluateResult:
     both = ("mean", "value") if tax else ("correct", "precision")  # axes of the plot
     found: dict[str, list[dict[str, Any]]] = {}  # rows by benchmark
     results, below = [], []
+    measured_by: dict[str, list[dict[str, Any]]] = {}
     for name, run in runs:
         print(f"{name}:", file=sys.stderr)
         measured = evaluate_model(run)
         answers = measured.answers
         results += measured.results
+        measured_by[name] = measured.results
         below += [f"{name}: {text}" for text in measured.failures]
         gc.collect()  # of the model, before the next one is loaded
         told = ({"benchmark": it.task.name, **axes.long_form_axes(list(answer_axes(it)))} for it, _ in answers)
@@ -70,13 +78,39 @@ def evaluate_suite(args: Arguments) -> EvaluateResult:
         for number, row in enumerate(here):
             row["front"] = number in front
     more, notes = add_tax(found.values()) if tax else _hacks(found.values())
+    notes = [*([] if tax else [_DIRECTIONS]), *notes]
     summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, **more}
+    summary["changes"] = _changes(measured_by)
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
-    table = suite_table(summary)
-    lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
-    text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
+    table, changed = suite_table(summary), suite_changes(summary)
+    text = [format_table(table, markdown=True), ""]
+    text += [format_table(changed, markdown=True), "", NOISE, ""] if changed else []
+    text += [*(f"- {note}" for note in notes), ""]
     write_atomically(page, "\n".join(text))
     return EvaluateResult(results, out, below, [*notes, _plot(rows, plot, *both), str(out)], summary)
+
+
+def _changes(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What each model has more or less than the first one in each result."""
+    first, *others = measured
+    found = {name: Comparison(pair_entries(measured[first], measured[name]), {}) for name in others}
+    return [{"model": name, "against": first, **row} for name, it in found.items() for row in it.to_dict()["compared"]]
+
+
+def suite_changes(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What of each model differs from the first one, as cells of a table: the change, and whether it is more than noise."""
+    return [
+        {
+            "model": it["model"],
+            "benchmark": it["benchmark"],
+            "metric": it["metric"],
+            **change_cells(
+                shown(it["before"]), shown(it["after"]), it["change"], it["interval"], it["higher_is_better"],
+                it["n_after"],
+            ),
+        }
+        for it in comparison["changes"]
+    ]  # fmt: skip
 
 
 def suite_table(comparison: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -43,6 +43,7 @@ from hf_factuality.functional.scoring import (
 )
 from hf_factuality.generation.failures import GIVE_UP_AFTER
 from hf_factuality.generation.journal import dumps
+from hf_factuality.hub.tables import better
 from hf_factuality.io.ray import engine_of
 from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
@@ -547,7 +548,7 @@ def _metrics(given: Metric | Sequence[Metric]) -> dict[str, Metric]:
 
 
 def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    header = ("measure", "score", "interval", "answers", "left out", "parts")
+    header = ("measure", "score", "interval", "better if", "answers", "left out", "parts")
     judged = str(summary["completions"] - summary["not_judged"])
     claims = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["claims"].items())
     unjudged = counts({"not judged": summary["not_judged"]})
@@ -556,19 +557,31 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     left_out = ", ".join(filter(None, (unjudged, counts({"declined": summary["declined"]}))))
     per_answer = f"mean over the {summary['scored']} answers with claims"
     rows = [
-        (name, shown(summary[name]), shown_interval(summary["intervals"][name]), judged, left_out, parts)
+        (name, shown(summary[name]), shown_interval(summary["intervals"][name]), better(True), judged, left_out, parts)
         for name, parts in zip(SHARES, (claims, "without unverifiable", per_answer), strict=True)
     ]
     if own := summary.get("conversations"):
         parts = f"mean over the {own['scored']} of {own['n']} conversations with claims"
-        rows.append(("precision_per_conversation", shown(own["precision"]), "", judged, "", parts))
+        rows.append(("precision_per_conversation", shown(own["precision"]), "", better(True), judged, "", parts))
     if promise := summary.get("guarantee"):
         counted = {"kept": promise["kept"], "not kept": promise["not_kept"]}
         share = promise["kept"] / sum(counted.values()) if any(counted.values()) else None
-        rows.append(("kept", shown(share), "", judged, "", ", ".join(f"{name} {n}" for name, n in counted.items())))
+        rows.append(
+            ("kept", shown(share), "", "", judged, "", ", ".join(f"{name} {n}" for name, n in counted.items()))
+        )
     for name, found in summary.get("metrics", {}).items():
         left_out, interval = counts(found["left_out"]["responses"]), shown_interval(found["confidence_interval"])
-        rows.append((name, shown(found[name]), interval, str(found["n_scored"]), left_out, numbers(found["parts"])))
+        rows.append(
+            (
+                name,
+                shown(found[name]),
+                interval,
+                better(True),
+                str(found["n_scored"]),
+                left_out,
+                numbers(found["parts"]),
+            )
+        )
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 

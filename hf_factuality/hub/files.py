@@ -38,7 +38,17 @@ _KINDS = {
     ),
     "dataset": (*_CARD, "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json"),
     "pairs": ("README.md", "LICENSE*", "pairs.parquet"),
-    "space": ("README.md", "LICENSE*", "Dockerfile", "**/*.py", "**/*.json", "**/*.txt", "**/*.md"),
+    "space": (
+        "README.md",
+        "LICENSE*",
+        "Dockerfile",
+        "**/*.py",
+        "**/*.json",
+        "**/*.jsonl",
+        "**/*.txt",
+        "**/*.md",
+        "**/*.parquet",
+    ),
 }
 _LEADERBOARDS = ".eval_results/*.yaml"
 _STATE = "state of a run, which only resuming it needs"

@@ -110,3 +110,8 @@ def cache_folder() -> Path:
     """Where models that are made here are kept: `$HF_FACTUALITY_CACHE` (of a file, its folder), or `~/.cache/hf_factuality`."""
     path = Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
     return path.parent if path.is_file() or path.suffix == ".sqlite" else path  # the cache of answers may be a file
+
+
+def is_own_file(folder: Path, path: Path) -> bool:
+    """Whether there is such a file, and it lies in the folder, to which no link leads out of it."""
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())

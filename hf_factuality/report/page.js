@@ -6,18 +6,19 @@
   const byId = (id) => document.getElementById(id);
   const [list, more, search, sort, keys, panel] = ["answers", "more", "search", "sort", "keys", "panel"].map(byId);
   const controls = byId("controls");
+  const framed = self !== top;
+  document.body.classList.toggle("framed", framed);
 
-  const number = (value) => (value === undefined ? null : Number(value));
+  const sidesOf = (text) => (text ?? "").split("|").map((side) => side.split(" "));
   const rows = [...list.children, ...byId("rest").content.children].map((element, place) => {
-    const { row, precision, claims, score, kinds, changed } = element.dataset;
+    const { figures, kinds, outcomes, groups, changed } = element.dataset;
     return {
       element,
       place,
-      row: number(row),
-      precision: number(precision),
-      claims: number(claims),
-      score: number(score),
-      sides: kinds.split("|").map((side) => side.split(" ")),
+      figures: JSON.parse(figures),
+      kinds: sidesOf(kinds),
+      outcomes: sidesOf(outcomes),
+      groups: JSON.parse(groups ?? "{}"),
       changed: changed !== undefined,
     };
   });
@@ -35,26 +36,42 @@
 
   function chosen() {
     const pressed = [...controls.querySelectorAll("[aria-pressed=true]")];
-    const sides = new Map();
-    for (const button of pressed) {
-      const side = button.closest("fieldset").dataset.side;
-      if (side !== undefined) sides.set(side, [...(sides.get(side) ?? []), button.dataset.kind]);
-    }
-    return { sides: [...sides], changed: pressed.some((it) => it.dataset.kind === "changed"), words: simple(search.value).trim() };
+    const sets = [...controls.querySelectorAll("fieldset[data-side]")].map((set) => ({
+      side: Number(set.dataset.side),
+      of: set.dataset.of,
+      wanted: pressed.filter((it) => set.contains(it)).map((it) => it.dataset.kind),
+    }));
+    const bound = (id) => (byId(id)?.value ? Number(byId(id).value) : null);
+    return {
+      sets: sets.filter((it) => it.wanted.length),
+      changed: pressed.some((it) => it.dataset.kind === "changed"),
+      groups: [...controls.querySelectorAll("[data-group]")].filter((it) => it.value).map((it) => [it.dataset.group, it.value]),
+      figure: byId("figure")?.value,
+      least: bound("least"),
+      most: bound("most"),
+      words: simple(search.value).trim(),
+    };
   }
 
-  const matches = (row, { sides, changed, words }) =>
-    (!changed || row.changed) &&
-    sides.every(([side, kinds]) => kinds.some((kind) => row.sides[side].includes(kind))) &&
-    (!words || (row.text ??= textOf(row)).includes(words));
+  // A figure that is not known lies in no range.
+  const inRange = (value, { least, most }) =>
+    (least === null && most === null) || (value !== undefined && (least === null || value >= least) && (most === null || value <= most));
+
+  const matches = (row, wanted) =>
+    (!wanted.changed || row.changed) &&
+    wanted.sets.every((set) => set.wanted.some((kind) => row[set.of][set.side]?.includes(kind))) &&
+    wanted.groups.every(([name, value]) => row.groups[name] === value) &&
+    inRange(row.figures[wanted.figure], wanted) &&
+    (!wanted.words || (row.text ??= textOf(row)).includes(wanted.words));
 
   // What has no such figure comes last in either direction; what is equal stays in the order of the page.
+  const names = new Intl.Collator(undefined, { numeric: true });
   function order(one, two) {
     const name = sort.value.slice(0, -1);
     const sign = sort.value.endsWith("-") ? -1 : 1;
-    const [a, b] = [one[name], two[name]];
-    if (a === null || b === null) return (a === null) - (b === null) || one.place - two.place;
-    return sign * (a - b) || one.place - two.place;
+    const [a, b] = [one.figures[name], two.figures[name]];
+    if (a === undefined || b === undefined) return (a === undefined) - (b === undefined) || one.place - two.place;
+    return sign * (typeof a === "string" ? names.compare(a, b) : a - b) || one.place - two.place;
   }
 
   let shown = rows;
@@ -132,7 +149,9 @@
     refresh();
   });
   search.addEventListener("input", refresh);
-  sort.addEventListener("change", refresh);
+  controls.addEventListener("change", (event) => {
+    if (event.target.matches("select, .bound")) refresh();
+  });
   controls.addEventListener("submit", (event) => event.preventDefault());
   controls.addEventListener("reset", () => {
     for (const it of controls.querySelectorAll("[aria-pressed]")) it.setAttribute("aria-pressed", "false");
@@ -161,10 +180,19 @@
     byId("panel-text").replaceChildren(...item.cloneNode(true).childNodes);
     panel.hidden = false;
     panel.scrollTop = 0;
+    if (framed) beside(mark);
     panel.focus({ preventScroll: true });
     // The panel lies over the lower part of the window, which `scroll-padding` keeps free: the sentence stays in sight.
     const [sentence, over] = [mark.getBoundingClientRect(), panel.getBoundingClientRect()];
-    if (sentence.bottom > over.top && sentence.right > over.left) mark.scrollIntoView({ block: "nearest" });
+    if (!framed && sentence.bottom > over.top && sentence.right > over.left) mark.scrollIntoView({ block: "nearest" });
+  }
+
+  // Of a frame the lower end may be out of sight, so there the panel lies below the sentence, or above it.
+  function beside(mark) {
+    const [sentence, over, gap] = [mark.getBoundingClientRect(), panel.getBoundingClientRect(), 8];
+    const fits = sentence.bottom + gap + over.height <= innerHeight || sentence.top < over.height;
+    panel.style.top = fits ? `${sentence.bottom + gap}px` : "auto";
+    panel.style.bottom = fits ? "auto" : `${innerHeight - sentence.top + gap}px`;
   }
 
   function close() {
@@ -234,6 +262,7 @@
     for (const it of opened) it.open = false;
   });
 
+  controls.hidden = framed && rows.length < 2; // nothing to choose from
   for (const row of rows.slice(0, drawn)) prepare(row.element);
   more.hidden = drawn >= rows.length;
   tell();

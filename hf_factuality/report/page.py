@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, repeat
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hf_factuality.functional.scoring import factual_precision, mean
+from hf_factuality.functional.scoring import CONTRADICTED_LABELS, factual_precision, mean
 from hf_factuality.io.transcripts import SourcedPassage
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.report.painting import DROPPED, KINDS, cut_text, escape, list_labels, paint
@@ -26,10 +28,18 @@ _NAMED, _PASSAGES = 5, 50
 # Names of the labels in `data-kinds` and in the filters.
 _KEYS = {label: "unjudged" if label is None else label.value for label in KINDS}
 _NOTHING = ("nothing", "nothing is labelled")
+OUTCOMES = {
+    "correct": ("supported", "right"),
+    "wrong": ("contradicted", "wrong"),
+    "refused": ("nofact", "declined"),
+    "answered": ("unverifiable", "answered, not known whether right"),
+}
+"""What became of an answer: class name and what the page says."""
 _ORDERS = {
     "row+": "row order",
     "precision+": "precision, lowest first",
     "precision-": "precision, highest first",
+    "contradicted-": "contradicted claims, most first",
     "claims-": "claims, most first",
     "claims+": "claims, fewest first",
     "score+": "score, lowest first",
@@ -49,6 +59,10 @@ class ReportSample:
     sources: Sequence[tuple[int, Sequence[SourcedPassage]]] = ()
     place: str = ""  # of the row, in small print ("line 2")
     row: int | None = None  # its number, for the order of rows; `None`: its place among the samples
+    name: str = ""  # to sort by
+    outcomes: Sequence[str | None] = ()  # of each completion, of `OUTCOMES`
+    figures: Mapping[str, float | None] = field(default_factory=dict)  # to sort and filter by ("reward")
+    groups: Mapping[str, str] = field(default_factory=dict)  # to filter by ("verifier")
 
 
 def render_report(
@@ -119,40 +133,62 @@ class _Shown:
     """A sample, and what it is filtered and sorted by."""
 
     def __init__(self, sample: ReportSample, number: int, sides: int):
-        self._sample = sample
+        self.sample = sample
         self.row = number if sample.row is None else sample.row
         labels = [[span.label for span in it.spans] for _, _, it in sample.completions]
         if sides == 1:
             labels = [[label for side in labels for label in side]]
+        self.outcomes = (
+            [{it for it in sample.outcomes if it}] if sides == 1 else [{it} - {None} for it in sample.outcomes]
+        )
         self.kinds = [{_KEYS[label] for label in side} or {_NOTHING[0]} for side in labels]
-        self.changed = sides > 1 and any(_differ(one, two) for one, two in pairwise(labels))
+        self.changed = sides > 1 and (
+            any(_differ(one, two) for one, two in pairwise(labels))
+            or any(None not in pair and pair[0] != pair[1] for pair in pairwise(sample.outcomes))
+        )
         # What is compared is sorted by what came last; of a conversation all turns count together.
         counted = [(text, it) for _, text, it in sample.completions[0 if sides == 1 else -1 :] if it.judged]
         units = [span for text, it in counted for span in distinct_units(it.spans, text)]
         claims = sum(span.label is not Label.NO_FACT for span in units) if counted else None
         score = mean([span.score for span in units])
-        self._figures = {"precision": factual_precision(units), "claims": claims, "score": score}
+        wrong = sum(span.label in CONTRADICTED_LABELS for span in units) if counted else None
+        figures = {"precision": factual_precision(units), "claims": claims, "contradicted": wrong, "score": score}
+        self._figures = {**figures, **{f"own {name}": value for name, value in sample.figures.items()}}
 
     def section(self, meanings: Mapping[Label, str]) -> str:
         """The sample as HTML."""
-        it = self._sample
+        it = self.sample
         right = "" if it.answer is None else f" <small>(right answer: <span>{escape(it.answer)}</span>)</small>"
         place = f" <small>{escape(it.place)}</small>" if it.place else ""
         judged_by = map(_sources, it.sources) if it.sources else repeat("")
+        outcomes = [*map(_badge, it.outcomes)] or repeat("")
         sides = "".join(
-            f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, it.dropped, meanings)}</div>'
+            f'<div><h4>{escape(heading)}{outcome}</h4><div class="text" dir="auto">{paint(text, verification, it.dropped, meanings)}</div>'
             f'<div class="below">{list_labels(text, verification, it.dropped, meanings)}{by}</div></div>'
-            for (heading, text, verification), by in zip(it.completions, judged_by, strict=False)
+            for (heading, text, verification), by, outcome in zip(it.completions, judged_by, outcomes, strict=False)
         )
         kind = "turns" if it.sources else "pair"
         heading = f"<h3>{escape(it.question)}{right}{place}</h3>"
         return f'<section {self._data()}>{heading}<div class="{kind}">{sides}</div></section>'
 
     def _data(self) -> str:
-        data = [f'data-row="{self.row}"']
-        data += [f'data-{name}="{value:.6g}"' for name, value in self._figures.items() if value is not None]
-        data.append(f'data-kinds="{"|".join(" ".join(sorted(side)) for side in self.kinds)}"')
+        known = {name: value for name, value in self._figures.items() if value is not None and isfinite(value)}
+        figures = {name: float(f"{value:.6g}") for name, value in known.items()}
+        texts = {"row": self.row, **figures, **({"name": self.sample.name} if self.sample.name else {})}
+        data = [f'data-kinds="{"|".join(" ".join(sorted(side)) for side in self.kinds)}"']
+        data.append(f'data-figures="{escape(json.dumps(texts))}"')
+        if any(self.outcomes):
+            data.append(f'data-outcomes="{"|".join(" ".join(sorted(side)) for side in self.outcomes)}"')
+        if self.sample.groups:
+            data.append(f'data-groups="{escape(json.dumps(dict(self.sample.groups)))}"')
         return " ".join([*data, *(["data-changed"] if self.changed else [])])
+
+
+def _badge(outcome: str | None) -> str:
+    if outcome is None:
+        return ""
+    kind, text = OUTCOMES[outcome]
+    return f' <span class="kind {kind}">{escape(text)}</span>'
 
 
 def _differ(one: Sequence[Label | None], two: Sequence[Label | None]) -> bool:
@@ -164,33 +200,73 @@ def _differ(one: Sequence[Label | None], two: Sequence[Label | None]) -> bool:
 
 def _controls(shown: Sequence[_Shown], sides: Sequence[str], meanings: Mapping[Label, str]) -> str:
     """Filters, search and order. They are hidden where no script runs."""
-    groups = "".join(_filters(shown, side, name, meanings) for side, name in enumerate(sides))
+    filters = "".join(_filters(shown, side, name, meanings) for side, name in enumerate(sides))
     if len(sides) > 1:
-        groups += f"<fieldset><legend>Compare</legend>{_filter('changed', '', 'changed', sum(it.changed for it in shown))}</fieldset>"
+        changed = _filter("changed", "", "changed", sum(it.changed for it in shown))
+        filters += f"<fieldset><legend>Compare</legend>{changed}</fieldset>"
+    own = list(dict.fromkeys(name for it in shown for name in it.sample.figures))
     in_order = all(one.row <= two.row for one, two in pairwise(shown))
-    chosen = "row+" if in_order else "precision+"
-    orders = "".join(
-        f'<option value="{value}"{" selected" if value == chosen else ""}>{text}</option>'
-        for value, text in _ORDERS.items()
-    )
+    known = {**_ORDERS, **({"name+": "id"} if any(it.sample.name for it in shown) else {})}
+    for name in own:
+        known |= {f"own {name}+": f"{name}, lowest first", f"own {name}-": f"{name}, highest first"}
+    orders = _options(known, "row+" if in_order else "precision+")
     return (
         f'<form id="controls" role="search" aria-label="Answers"><label>Search <input type="search" id="search" autocomplete="off"></label>'
-        f'<label>Sort by <select id="sort">{orders}</select></label><button type="reset">Reset</button>{groups}{_KEYS_HELP}</form>'
-        f'<p id="count" role="status"></p>'
+        f'<label>Sort by <select id="sort">{orders}</select></label>{_groups(shown)}{_range(own)}'
+        f'<button type="reset">Reset</button>{filters}{_KEYS_HELP}</form><p id="count" role="status"></p>'
+    )
+
+
+def _options(texts: Mapping[str, str], chosen: str = "") -> str:
+    return "".join(
+        f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>{escape(text)}</option>'
+        for value, text in texts.items()
+    )
+
+
+def _groups(shown: Sequence[_Shown]) -> str:
+    """A choice for each group of which there are several, such as the verifier."""
+    counts: dict[str, Counter[str]] = {}
+    for it in shown:
+        for name, value in it.sample.groups.items():
+            counts.setdefault(name, Counter())[value] += 1
+    choices = {name: {"": "all", **{it: f"{it} ({n})" for it, n in own.items()}} for name, own in counts.items()}
+    return "".join(
+        f'<label>{escape(name[:1].upper() + name[1:])} <select data-group="{escape(name)}">{_options(texts)}</select></label>'
+        for name, texts in choices.items()
+        if len(texts) > 2
+    )
+
+
+def _range(figures: Sequence[str]) -> str:
+    """From where to where a figure may lie."""
+    if not figures:
+        return ""
+    names = _options({f"own {name}": name for name in figures})
+    number = '<input type="number" step="any" class="bound" id="{}" aria-label="{}">'
+    least, most = number.format("least", "at least"), number.format("most", "at most")
+    return (
+        f'<span class="range"><label>Only <select id="figure">{names}</select></label> from {least} to {most}</span>'
     )
 
 
 def _filters(shown: Sequence[_Shown], side: int, name: str, meanings: Mapping[Label, str]) -> str:
-    """Buttons for the labels that answers have on a side."""
-    counts = Counter(kind for it in shown for kind in it.kinds[side])
+    """Buttons for the labels and the outcomes that answers have on a side."""
     known = {
         _KEYS[label]: (kind, meanings.get(label, text) if label else text) for label, (kind, text) in KINDS.items()
     }
     known[_NOTHING[0]] = _NOTHING
-    buttons = "".join(_filter(key, *known[key], counts[key]) for key in known if counts[key])
+    labels = Counter(kind for it in shown for kind in it.kinds[side])
+    outcomes = Counter(kind for it in shown for own in it.outcomes[side : side + 1] for kind in own)
+    buttons = "".join(_filter(key, *OUTCOMES[key], outcomes[key]) for key in OUTCOMES if outcomes[key])
+    found = _fieldset(f"Outcome {name}", f'data-side="{side}" data-of="outcomes"', buttons)
+    buttons = "".join(_filter(key, *known[key], labels[key]) for key in known if labels[key])
     what = "Outcome" if meanings else "Label"
-    legend = f"<legend>{escape(f'{what} {name}'.strip())}</legend>"
-    return f'<fieldset data-side="{side}">{legend}{buttons}</fieldset>' if buttons else ""
+    return found + _fieldset(f"{what} {name}", f'data-side="{side}" data-of="kinds"', buttons)
+
+
+def _fieldset(legend: str, data: str, buttons: str) -> str:
+    return f"<fieldset {data}><legend>{escape(legend.strip())}</legend>{buttons}</fieldset>" if buttons else ""
 
 
 def _filter(key: str, kind: str, text: str, count: int) -> str:

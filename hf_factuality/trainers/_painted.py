@@ -1,19 +1,54 @@
-"""Completions in Trackio as they were judged: a page with their sentences painted, and a trace each with its claims."""
+"""Completions as they were judged, where `log_completions` is set: a file per logged step beside TRL's table, from which
+`hf_factuality.view` paints them; and in Trackio a page with their sentences painted, and a trace each with its claims."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from hf_factuality.functional.credit import judged_units
-from hf_factuality.report import ReportSample, render_report
+from hf_factuality.report import ReportSample, StoredCompletion, render_report, store_completions
+from hf_factuality.report.stored import FOLDER
 from hf_factuality.verifiers.service import JudgedRow
 
 
 SHOWN = 8
-"""Completions of a step that are shown, at most; all of them are in the table that TRL logs."""
+"""Completions of a step that Trackio shows, at most; all of them are in the table that TRL logs."""
+
+
+class StoredCompletions(TrainerCallback):
+    """Writes what `judged` returns (rows, their rewards by name, and who judged) to `completions/judged_00010.jsonl`: those of
+    the first process, at each step that is logged."""
+
+    def __init__(self, judged: Callable[[], tuple[Sequence[JudgedRow], dict[str, list[float]], str]]):
+        self._judged = judged
+        self._last: int | None = None  # step; the summary of a training is logged at that of the last batch
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not (state.is_world_process_zero and args.log_completions):
+            return
+        step = state.global_step
+        rows, rewards, verifier = self._judged()
+        if rows and step != self._last:
+            self._last = step
+            store_completions(
+                Path(args.output_dir) / FOLDER / f"judged_{step:05d}.jsonl",
+                (
+                    StoredCompletion(
+                        row.row.input.completion, row.verification, row.row.input.question, _gold(row), verifier=verifier,
+                        rewards={name: values[place] for name, values in rewards.items()}, step=step,
+                    )
+                    for place, row in enumerate(rows)
+                ),
+            )  # fmt: skip
+
+
+def _gold(row: JudgedRow) -> str | None:
+    answer = row.row.input.row.get("answer")
+    return answer if isinstance(answer, str) else None
 
 
 class PaintedCompletions(TrainerCallback):

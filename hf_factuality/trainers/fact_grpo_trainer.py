@@ -35,7 +35,7 @@ from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
-from hf_factuality.trainers._painted import PaintedCompletions
+from hf_factuality.trainers._painted import PaintedCompletions, StoredCompletions
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
 from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, PolicyRollout, SamplingTrainer
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
@@ -112,6 +112,8 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     _judged: Sequence[JudgedRow] = ()
     _earned: torch.Tensor
     """The parent's sums of this process before unknown rewards are filled; NaN where one of them is unknown."""
+    _rewarded: torch.Tensor
+    """Rewards of this process by function, as they are logged."""
     _own_advantages: dict[int, torch.Tensor]
     """Of rewards with spans, by column: advantages of this process, (B,)."""
     _ratio_inputs: dict[str, Any] | None = None
@@ -185,6 +187,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
         self.add_callback(PaintedCompletions(lambda: getattr(self, "_judged", ())))
+        self.add_callback(StoredCompletions(self._judged_and_rewarded))
 
     @property
     def _by_rewards(self) -> bool:
@@ -287,6 +290,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
                 rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
         rewards_per_func[unscored | (unknown & self._by_rewards)] = torch.nan
         here = self.accelerator.process_index * len(prompts)
+        self._rewarded = rewards_per_func[here : here + len(prompts)]
         self._own_advantages = {
             column: self._normalised(rewards_per_func[:, column], group_size)[here : here + len(prompts)]
             for column in self._span_rewards
@@ -446,6 +450,15 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         slowest = self.accelerator.gather(seconds).amax(dim=0).tolist()
         for name, value in zip(("verify", "wait"), slowest, strict=True):
             self._metrics["train" if self.model.training else "eval"][f"factuality/{name}_seconds"].append(value)
+
+    def _judged_and_rewarded(self) -> tuple[Sequence[JudgedRow], dict[str, list[float]], str]:
+        """The last batch of this process, its rewards by name, and who judged."""
+        if not self._judged:
+            return (), {}, ""
+        named = dict(zip(self.reward_func_names, self._rewarded.t().tolist(), strict=True))
+        verifier = getattr(self._guard.verifier, "judge", self._guard.verifier)
+        name = "" if isinstance(verifier, _Nothing) else type(verifier).__name__
+        return self._judged, {"reward": self._earned.tolist(), **named}, name
 
     def _card(self):
         args, own = self.args, self._span_rewards

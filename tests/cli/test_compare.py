@@ -18,8 +18,12 @@ def test_command_and_function_give_the_same_result(tmp_path, capsys):
     )
     comparison = hf_factuality.compare(*paths)
     assert main(["compare", *paths]) == 0
-    assert capsys.readouterr().out == f"{comparison}\n"
-    assert "| x | accuracy | 0.500 (0.250 to 0.750) | 0.250 (0.250 to 0.750) | -0.250 | 4 |" in str(comparison)
+    said = capsys.readouterr()
+    assert said.err == f"{comparison}\n" and json.loads(said.out) == json.loads(json.dumps(comparison.to_dict()))
+    assert [(it["benchmark"], it["verdict"]) for it in comparison.to_dict()["compared"]] == [
+        ("gsm8k", "within noise"),
+        ("x", "within noise"),
+    ]
     assert comparison.to_pandas()["change"].tolist() == [0.25, -0.25]
     assert comparison.different == {("y", "accuracy"): ("generation.max_new_tokens",)}
     loaded = [json.loads((tmp_path / name).read_text()) for name in ("before.json", "after.json")]

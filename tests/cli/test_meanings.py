@@ -53,6 +53,7 @@ def test_the_page_is_not_stale():
 # Of the command alone, and of the function alone.
 ONLY = {
     "agree": ({"json"}, set()),
+    "compare": ({"json"}, set()),
     "verify": ({"file", "json"}, {"completions", "keep_rows"}),
     "evaluate": ({"json"}, {"command"}),
     "merge": (set(), {"on_written"}),
@@ -60,12 +61,26 @@ ONLY = {
     "push": ({"allow_path", "allow_secret"}, {"allow_paths", "allow_secrets", "on_plan", "patience", "token"}),
     "plan": ({"json"}, {"settings"}),  # the flags of a training
     "serve": (set(), {"on_start"}),
+    "view": ({"space"}, {"on_start"}),
+    "demo": ({"space"}, {"on_start"}),
     "index": ({"out", "bm25"}, {"path", "show_progress"}),
 }
 FUNCTIONS = {
     **{
         name: getattr(hf_factuality, name)
-        for name in ("agree", "verify", "evaluate", "compare", "merge", "average", "push", "plan", "serve")
+        for name in (
+            "agree",
+            "verify",
+            "evaluate",
+            "compare",
+            "merge",
+            "average",
+            "push",
+            "plan",
+            "serve",
+            "view",
+            "demo",
+        )
     },
     **{
         name.replace("_", "-"): getattr(hf_factuality, name)

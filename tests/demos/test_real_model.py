@@ -54,11 +54,12 @@ def test_the_hub_is_asked_first(monkeypatch, tmp_path):
 def test_the_table():
     pairs = [("wrong", "refused")] * 6 + [("correct", "correct")] * 3 + [("correct", "refused")] + [(None, "wrong")]
     right, wrong, declined = comparison_rows(pairs, "all")
-    assert (right["before"], right["after"], right["n"]) == ("0.400", "0.300", 10), "an unknown outcome is left out"
-    assert right["change"].startswith("-0.100 [") and wrong["change"].startswith("-0.600 [")
+    assert (right["before"], right["after"], right["n"]) == ("0.400", "0.300", "10"), "an unknown outcome is left out"
+    assert (right["change"], right["verdict"]) == ("-0.100", "within noise")
+    assert (wrong["change"], wrong["verdict"], declined["verdict"]) == ("-0.600", "better", "changed")
     assert (declined["before"], declined["after"]) == ("0.000", "0.700")
     # An interval of paired differences, within what they can be.
-    low, high = map(float, wrong["change"].partition("[")[2].rstrip("]").split(","))
+    low, high = map(float, wrong["interval of the change"].split(" to "))
     assert -1 <= low < -0.6 < high <= 0
 
 

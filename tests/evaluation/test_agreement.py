@@ -236,4 +236,8 @@ def test_results_as_a_table_of_pandas():
     table = found.to_pandas()
     assert isinstance(table, pandas.DataFrame) and len(table) == 2 * 10
     assert table.query("figure == 'auroc'")["value"].tolist() == [1.0, 1.0]
-    assert [*found.table()[0]] == ["figure", *(f"{it.verifier} ({n})" for n, it in enumerate(found.verifiers, 1))]
+    assert [*found.table()[0]] == [
+        "figure",
+        "better if",
+        *(f"{it.verifier} ({n})" for n, it in enumerate(found.verifiers, 1)),
+    ]

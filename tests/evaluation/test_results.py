@@ -13,6 +13,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation import compare, load_results
 from hf_factuality.hub import results as module
 from hf_factuality.hub.results import SCHEMA, folder_fingerprint, public, write_results
+from hf_factuality.hub.tables import NOISE
 
 
 MODEL = {"name": "m", "revision": None, "adapter": None, "dtype": "float32", "server": None}
@@ -146,19 +147,32 @@ def test_comparison():
         name="other",
     )
     comparison = compare(before, after)
-    assert str(comparison).splitlines() == [
-        "| benchmark | metric | before | after | change | n |",
-        "|---|---|---|---|---|---|",
-        "| gsm8k | accuracy | 0.500 (0.250 to 0.750) | 0.625 (0.250 to 0.750) | +0.125 | 4 / 3 |",
-        "| math-500 | accuracy | n/a | 0.250 (0.250 to 0.750) | n/a | 4 |",
-        "| x | accuracy | 0.500 (0.250 to 0.750) | 0.250 (0.250 to 0.750) | -0.250 | 4 |",
+    header, _, *rows, note = str(comparison).splitlines()
+    assert re.split("  +", header) == [
+        *("benchmark", "metric", "before", "after", "change", "interval of the change", "better if", "verdict", "n")
     ]
+    # By hand: 0.125 - sqrt(0.375^2 + 0.25^2) = -0.326, 0.125 + sqrt(0.125^2 + 0.25^2) = 0.405; and the same of -0.25.
+    assert [re.split("  +", row) for row in rows] == [
+        ["gsm8k", "accuracy", "0.500 (0.250 to 0.750)", "0.625 (0.250 to 0.750)", "+0.125", "-0.326 to +0.405", "higher",
+         "within noise", "4 / 3"],
+        ["math-500", "accuracy", "n/a", "0.250 (0.250 to 0.750)", "n/a", "higher", "unknown", "4"],
+        ["x", "accuracy", "0.500 (0.250 to 0.750)", "0.250 (0.250 to 0.750)", "-0.250", "-0.500 to +0.309", "higher",
+         "within noise", "4"],
+    ]  # fmt: skip
+    assert note == NOISE
     assert comparison.to_pandas().to_dict("list") == {
         "benchmark": ["gsm8k", "math-500", "x"],
         "metric": ["accuracy"] * 3,
         "before": [0.5, pytest.approx(float("nan"), nan_ok=True), 0.5],
         "after": [0.625, 0.25, 0.25],
         "change": [0.125, pytest.approx(float("nan"), nan_ok=True), -0.25],
+        "low": [pytest.approx(0.125 - 0.203125**0.5), pytest.approx(float("nan"), nan_ok=True), -0.5],
+        "high": [
+            pytest.approx(0.125 + 0.078125**0.5),
+            pytest.approx(float("nan"), nan_ok=True),
+            pytest.approx(-0.25 + 0.3125**0.5),
+        ],
+        "verdict": ["within noise", "unknown", "within noise"],
         "n_before": [4, 4, 4],
         "n_after": [3, 4, 4],
         "higher_is_better": [True] * 3,
@@ -169,9 +183,8 @@ def test_other_settings_are_not_compared(tmp_path):
     before = results(entry(), entry("math-500", higher_is_better=False))
     after = results(entry(generation={"max_new_tokens": 9}), entry("math-500", higher_is_better=False))
     text = str(compare(before, after))
-    assert "| gsm8k |" not in text and "| math-500 | accuracy |" in text
+    assert "\ngsm8k" not in text and "\nmath-500   accuracy " in text and " lower " in text
     assert "`gsm8k`, `accuracy`: measured with different settings (generation.max_new_tokens), not compared." in text
-    assert "Lower is better: accuracy." in text
     with pytest.raises(DataError, match="no benchmark and metric in common"):
         compare(results(entry()), results(entry("x")))
     with pytest.raises(DataError, match="before has the schema None"):

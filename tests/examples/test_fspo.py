@@ -5,6 +5,7 @@ import pytest
 from datasets import Dataset
 
 from hf_factuality.hub.results import load_results
+from hf_factuality.report import read_completions
 from tests.examples.conftest import FAST
 from tests.hub.cards.card_pages import check_page
 
@@ -63,7 +64,9 @@ def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_pa
     results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
     assert [entry["n"] for entry in results["before"]] == [entry["n"] for entry in results["after"]]
     assert results["after"][0]["n"] == 12 * 3  # people held out, questions
-    assert "<h4>before</h4>" in (out / "report.html").read_text(encoding="utf-8")
+    assert "<h4>before <span" in (out / "report.html").read_text(encoding="utf-8")
+    stored = [*read_completions(out / "completions" / "after.jsonl")]
+    assert len(stored) == 12 * 3 and {it.outcome for it in stored} <= {"correct", "wrong"}
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| closed-world-questions | answer accuracy |" in card and "LexicalVerifier" in card
     check_page("fspo", card)

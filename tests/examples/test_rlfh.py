@@ -20,7 +20,8 @@ def test_the_closed_world_measures_before_and_after(run, small_world, tmp_path, 
     printed = capsys.readouterr().out
     for name in ("correct facts per answer", "wrong facts per answer", "informativeness", "empty answers"):
         assert name in printed
-    assert "rlfh/accuracy" in printed and "value/explained_variance" in printed
+    log = (out / "training_log.jsonl").read_text(encoding="utf-8")
+    assert "rlfh/accuracy" in log and "value/explained_variance" in log and "rlfh/accuracy" not in printed
     results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
     assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
     assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]

@@ -58,8 +58,10 @@ def test_the_demo_scores_before_and_after(run, monkeypatch, tmp_path, capsys):
     options = ["--max_steps", "2", "--warmup_steps", "1", "--learning_rate", "1e-3", "--use_cpu", "true"]
     run("--output_dir", out, "--disable_tqdm", "true", *options)
     printed = capsys.readouterr().out
-    assert "reward per review" in printed and "value/explained_variance" in printed
-    assert "'rewards/token_reward_model/mean'" in printed and "'token_reward_model/unscored_tokens': '0'" in printed
+    assert "reward per review" in printed and "interval of the change" in printed and " critic" in printed
+    (log,) = [json.loads(line) for line in (out / "training_log.jsonl").read_text().splitlines()]
+    assert "value/explained_variance" in log and "rewards/token_reward_model/mean" in log and "train_runtime" in log
+    assert log["token_reward_model/unscored_tokens"] == 0
     results = json.loads((out / "before-and-after.json").read_text(encoding="utf-8"))
     before, after = results["before"], results["after"]
     assert before["n"] == after["n"] == 100

@@ -1,7 +1,9 @@
 """Painted completions and the page around them; what a browser makes of it is in `test_browser.py`."""
 
 import itertools
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -93,7 +95,11 @@ def sections(samples, **options):
     """The attributes of each section."""
     html = render_report("t", "n", [], samples, **options)
     found = re.findall(r"<section ([^>]*)>", html)
-    return [dict(re.findall(r'data-([a-z]+)(?:="([^"]*)")?', it)) for it in found]
+    attributes = [dict(re.findall(r'data-([a-z]+)(?:="([^"]*)")?', it)) for it in found]
+    return [
+        {**it, **{name: json.loads(unescape(it[name])) for name in ("figures", "groups") if name in it}}
+        for it in attributes
+    ]
 
 
 def test_answers_say_what_they_are_filtered_and_sorted_by():
@@ -108,21 +114,48 @@ def test_answers_say_what_they_are_filtered_and_sorted_by():
     ])  # fmt: skip
     # Precision: 2 of 4 that were judged; the one without a fact is no claim, the one that was not judged may be.
     assert found[0] == {
-        "row": "7", "precision": "0.5", "claims": "5", "score": "0.25",
+        "figures": {"row": 7, "precision": 0.5, "claims": 5, "contradicted": 1, "score": 0.25},
         "kinds": "contradicted hedged_supported no_fact supported unjudged unverifiable",
     }  # fmt: skip
-    assert found[1] == {"row": "1", "claims": "0", "kinds": "nothing"}
-    assert found[2] == {"row": "2", "kinds": "unjudged"}, "unknown is not none"
-    assert (found[3]["precision"], found[3]["claims"]) == ("0.5", "2")
+    assert found[1] == {"figures": {"row": 1, "claims": 0, "contradicted": 0}, "kinds": "nothing"}
+    assert found[2] == {"figures": {"row": 2}, "kinds": "unjudged"}, "unknown is not none"
+    assert (found[3]["figures"]["precision"], found[3]["figures"]["claims"]) == (0.5, 2)
+
+
+def test_outcomes_figures_and_groups_of_the_caller():
+    text, one = labelled(S)
+    samples = [
+        ReportSample("q", None, [("a", text, one), ("b", text, one)], name="<7>", outcomes=["wrong", None],
+                     figures={"reward": 0.5, "other": None}, groups={"verifier": "x<y"}),
+        ReportSample("q", None, [("a", text, one), ("b", text, one)], outcomes=["wrong", "refused"], groups={"verifier": "z"}),
+    ]  # fmt: skip
+    first, second = sections(samples)
+    assert (
+        first["figures"]["own reward"] == 0.5
+        and first["figures"]["name"] == "<7>"
+        and "own other" not in first["figures"]
+    )
+    assert first["groups"] == {"verifier": "x<y"} and (first["outcomes"], second["outcomes"]) == (
+        "wrong|",
+        "wrong|refused",
+    )
+    assert "changed" in second and "changed" not in first, "what is not known may be the same"
+    html = render_report("t", "n", [], samples)
+    assert (
+        '<h4>a <span class="kind contradicted">wrong</span></h4>' in html
+        and "x&lt;y (1)" in html
+        and "x<y" not in html
+    )
+    # Nothing to choose of one verifier; no range without figures.
+    alone = render_report("t", "n", [], samples[1:]).partition("<script>")[0]
+    assert "data-group=" not in alone and 'id="figure"' not in alone and "<form" in alone
 
 
 def test_of_a_comparison_the_last_side_is_sorted_and_each_is_filtered():
     found = sections([ReportSample("q", "a", [("before", *labelled(C, C)), ("after", *labelled(S, C, S))])])
     assert found == [
         {
-            "row": "0",
-            "precision": "0.666667",
-            "claims": "3",
+            "figures": {"row": 0, "precision": 0.666667, "claims": 3, "contradicted": 1},
             "kinds": "contradicted|contradicted supported",
             "changed": "",
         }

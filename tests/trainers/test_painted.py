@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.report import read_completions
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.trainers._painted import painted_page, painted_trace
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
+from tests.tiny import rows
+from tests.trainers.recording import SETTINGS, WholeCompletion
 
 
 TEXT = "Curie was born in <Warsaw>. She won."
@@ -89,3 +93,28 @@ def test_a_run_is_tracked_on_this_machine(tiny_model, tmp_path):
     assert trace["messages"][-1]["role"] == "assistant" and {"supported", "unverifiable"} & {
         it["name"] for it in trace["spans"]
     }
+
+
+def test_a_run_stores_what_was_judged(tiny_model, tmp_path):
+    settings = {**SETTINGS, "max_steps": 2, "logging_steps": 1, "log_completions": True, "num_completions_to_print": 0}
+    args = FactGRPOConfig(str(tmp_path), verify_scope="completion", **settings)
+    verifier = WholeCompletion(lambda number, item: Label.SUPPORTED if number % 2 else Label.CONTRADICTED)
+    FactGRPOTrainer(str(tiny_model), verifier=verifier, args=args, train_dataset=rows()).train()
+    files = sorted(it.name for it in (tmp_path / "completions").glob("judged_*"))
+    assert files == ["judged_00001.jsonl", "judged_00002.jsonl"]
+    stored = [*read_completions(tmp_path / "completions" / files[1])]
+    table = [*read_completions(tmp_path / "completions" / "completions_00002.parquet")]
+    assert [it.completion for it in stored] == [it.completion for it in table], "in the order of TRL's table"
+    assert [it.rewards["factuality"] for it in stored] == [it.rewards["factuality"] for it in table]
+    assert {it.verifier for it in stored} == {"WholeCompletion"} and {it.step for it in stored} == {2}
+    for it in stored:
+        (span,) = it.verification.spans or [None]
+        assert span is None or (span.start, span.end) == (0, len(it.completion))
+    assert any(it.verification.spans for it in stored)
+
+
+def test_without_log_completions_nothing_is_stored(tiny_model, tmp_path):
+    args = FactGRPOConfig(str(tmp_path), verify_scope="completion", **{**SETTINGS, "max_steps": 1})
+    verifier = WholeCompletion(lambda number, item: Label.SUPPORTED)
+    FactGRPOTrainer(str(tiny_model), verifier=verifier, args=args, train_dataset=rows()).train()
+    assert not (tmp_path / "completions").exists()

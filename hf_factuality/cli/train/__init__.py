@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from hf_factuality.cli.quiet import quiet_libraries
 from hf_factuality.io.recipes import RECIPES
 from hf_factuality.io.refusals import run_script
 
@@ -57,6 +58,7 @@ def run_training(method: str, words: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if words is None else words
 
     def main() -> None:
+        quiet_libraries()
         import_module(f"hf_factuality.cli.train.{method}").main(words)
 
     run_script(main, f"hf-factuality train {method}")

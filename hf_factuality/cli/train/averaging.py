@@ -19,6 +19,7 @@ from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.abstention.data import with_golds
 from hf_factuality.methods.raft.best_answers import best_answers, kept_answers
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -50,6 +51,7 @@ def one_round(demo, best, training):
     )  # fmt: skip
     trainer = SFTTrainer(demo.model_dir, args, train_dataset=best)
     demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train()
     trainer.save_model()
     return args.output_dir
@@ -79,6 +81,7 @@ def main(words):
         answers = chosen(after, "after")
     training.model_init_kwargs = {"dtype": model.dtype, "attn_implementation": model.attn_implementation}
     trainer = AdaptiveAveragingTrainer(after, before, training, answers)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

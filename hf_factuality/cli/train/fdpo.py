@@ -16,6 +16,7 @@ from hf_factuality.cli.train.shared import load_split, model_name, read_flags, s
 from hf_factuality.data.preferences import load_pairs
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.demos.closed_world import BiographyDemo
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -62,6 +63,7 @@ def main(words):
     )  # fmt: skip
     if demo:
         demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

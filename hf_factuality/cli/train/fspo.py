@@ -15,6 +15,7 @@ from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.rewards import answer_reward
+from hf_factuality.trainers.log import use_training_log
 from hf_factuality.verifiers.registry import VERIFIER_HELP, served_arguments
 
 
@@ -63,6 +64,7 @@ def main(words):
     )  # fmt: skip
     if demo:
         demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

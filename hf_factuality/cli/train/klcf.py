@@ -15,6 +15,7 @@ from hf_factuality.cli.train.shared import load_split, model_name, read_flags, s
 from hf_factuality.demos.closed_world import KLCFDemo
 from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.rewards import ServedRoles, klcf_rewards
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -67,6 +68,7 @@ def main(words):
     )  # fmt: skip
     if demo:
         demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

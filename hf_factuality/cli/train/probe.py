@@ -11,10 +11,11 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
+from hf_factuality.trainers.log import use_training_log
 from hf_factuality.worlds import evaluate_world
 
 
@@ -62,11 +63,11 @@ def main(words):
         name, train, test = demo.model_dir, sample(demo, demo.train_dataset, 4), sample(demo, demo.test_dataset, 1)
     set_model_kwargs(training, model)
     trainer = ProbeTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    print_measured(trainer)
     trainer.accelerator.print(f"The probe, a verifier pipeline too, and its card are in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)

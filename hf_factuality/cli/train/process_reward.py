@@ -11,12 +11,13 @@ from pathlib import Path
 from datasets import get_dataset_split_names
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.data import ProcessLabelConfig, process_labels_from, read_questions
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
+from hf_factuality.trainers.log import use_training_log
 from hf_factuality.verifiers import GoldVerifier
 
 
@@ -47,11 +48,11 @@ def main(words):
         name = demo.model_dir
     set_model_kwargs(training, model)
     trainer = ProcessRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    print_measured(trainer)
     trainer.accelerator.print(f"The process reward model, a verifier pipeline too, is in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)

@@ -23,6 +23,7 @@ from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.abstention.data import with_golds
 from hf_factuality.methods.raft.best_answers import best_answers, kept_answers
 from hf_factuality.methods.rag_reward.data import with_passages
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -71,6 +72,7 @@ def main(words):
         trainer = SFTTrainer(name, args, train_dataset=kept_answers(folder), peft_config=get_peft_config(model))
         if demo and not number:
             demo.measure("before", trainer)
+        use_training_log(trainer)
         trainer.train()
         trainer.save_model()
         name = args.output_dir

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.data import rag_preferences_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import BiographyDemo
 from hf_factuality.demos.comparing import SaysMore
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 def compare_answers(demo, rows, folder):
@@ -49,11 +50,11 @@ def main(words):
         name = demo.model_dir
     set_model_kwargs(training, model)
     trainer = RAGRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:28} {value:.3f}")
+    print_measured(trainer)
     trainer.accelerator.print(f"The reward model, for TRL and as 'reward:FOLDER', is in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)

@@ -15,6 +15,7 @@ from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwa
 from hf_factuality.data import load_rlfh
 from hf_factuality.demos.closed_world import RLFHDemo
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -58,6 +59,7 @@ def main(words):
     )  # fmt: skip
     if demo:
         demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

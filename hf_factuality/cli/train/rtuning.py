@@ -21,6 +21,7 @@ from hf_factuality.data.reading import open_dataset
 from hf_factuality.demos.closed_world import KnowledgeDemo
 from hf_factuality.demos.real_model import RealModelDemo
 from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -91,6 +92,7 @@ def main(words):
     results = None
     if demo:
         demo.measure("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

@@ -20,6 +20,7 @@ from hf_factuality.demos.corrections import REVISE, CorrectionDemo, write_card
 from hf_factuality.methods.self_correction import formula
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
+from hf_factuality.trainers.log import use_training_log
 
 
 TRAJECTORIES = ("messages",), ("prompt", "completion"), ("text",)
@@ -72,6 +73,7 @@ def main(words):
     trainer = make_trainer(script, name, training, dataset, model)
     if demo:
         demo.two_turns("before", trainer)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     write_card(trainer, script, demo)

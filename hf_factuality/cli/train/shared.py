@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from trl import TrlParser
 
@@ -80,6 +81,8 @@ class TrainingParser(TrlParser):
         """
         words = with_recipe(words)
         self._set_tracker(words)
+        if not torch.accelerator.is_available():  # to whose memory nothing is copied; torch would say so
+            self.set_defaults(dataloader_pin_memory=False)
         *found, from_file, left = self.parse_args_and_config(
             words, return_remaining_strings=True, separate_remaining_strings=True
         )
@@ -175,3 +178,18 @@ def set_model_kwargs(training, model):
     """How the weights are loaded, as TRL's `ModelConfig` says it; what the settings of the training say goes first."""
     chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
     training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+
+
+def print_measured(trainer):
+    """The table of what a trainer measured at its end, from the file of results that it wrote."""
+    from hf_factuality.evaluation.model import result_cells
+    from hf_factuality.hub.results import format_value, load_results
+    from hf_factuality.hub.tables import format_table
+
+    path = Path(trainer.args.output_dir) / trainer._results
+    if path.is_file() and trainer.figures:
+        rows = [result_cells(entry) for entry in load_results(path)["results"]]
+    else:
+        rows = [{"measure": name, "value": format_value(value)} for name, value in trainer.figures.items()]
+    if rows:
+        trainer.accelerator.print(f"\n{format_table(rows)}\n")

@@ -13,6 +13,7 @@ from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.cli.train.shared import load_split, read_flags, set_model_kwargs
 from hf_factuality.demos.token_rewards import ReviewDemo
 from hf_factuality.rewards import TokenRewardModel
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -55,6 +56,7 @@ def main(words):
     )  # fmt: skip
     if demo:
         demo.measure("before", trainer, reward)
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
-from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.data.reading import read_parts
 from hf_factuality.demos import own_verifier
 from hf_factuality.methods.verifier.data import (
@@ -20,6 +20,7 @@ from hf_factuality.methods.verifier.data import (
     synthetic_claims,
 )
 from hf_factuality.trainers import VerifierConfig, VerifierTrainer
+from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -77,11 +78,11 @@ def main(words):
         )
     set_model_kwargs(training, model)
     trainer = VerifierTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:50} {'not defined' if value is None else f'{value:.3f}'}")
+    print_measured(trainer)
     trainer.accelerator.print(
         f"The verifier, 'pipeline:{training.output_dir}', and its card are in {training.output_dir}"
     )

@@ -26,7 +26,8 @@ from hf_factuality.hub.cards.settings import (
     plain_name,
 )
 from hf_factuality.hub.leaderboards import write_leaderboard_files
-from hf_factuality.hub.results import folder_fingerprint, format_value
+from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.hub.tables import format_table
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
 
@@ -59,12 +60,10 @@ def results_text(results: CardResults | None) -> str:
     """The part "Results" of a card, in Markdown."""
     if results is None or not results.rows:
         return NO_RESULTS
-    rows = [f"| {' | '.join(row.values())} |" for row in results.rows]
     notes = "".join(f"- {note}\n" for note in results.notes)
     if results.files:
         notes += f"- The numbers are those of {' and '.join(code(path.name) for path in results.files)}."
-    table = "\n".join(["| benchmark | metric | before | after | n |", "|---|---|---|---|---|", *rows])
-    return f"{table}\n\n{notes.rstrip()}"
+    return f"{format_table(results.rows, markdown=True)}\n\n{notes.rstrip()}"
 
 
 def _set_results(card_data: Any, model_name: str, results: CardResults | None) -> None:
@@ -333,21 +332,6 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
         tags=sorted(tags),
         **known,
     )
-
-
-def before_and_after(before: Mapping, after: Mapping, names: Mapping[str, str], n: int) -> list[dict[str, Any]]:
-    """Two measurements as rows for the screen, of the keys of `names`; a card takes files of results instead."""
-    values = [(text, format_value(before[key]), format_value(after[key])) for key, text in names.items()]
-    return [{"name": name, "before": first, "after": last, "n": n} for name, first, last in values]
-
-
-def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows, all with the same keys, as aligned columns of text under a header."""
-    header = list(rows[0])
-    cells = [header, *([str(row[name]) for name in header] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def _quoted(text: str) -> str:

@@ -141,8 +141,8 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
         first, origin = old.get(key, (None, None))
         rows.append(
             {
-                "benchmark": _cell(name[0]),
-                "metric": _cell(entry.get("title") or name[1]),
+                "benchmark": escaped(name[0]),
+                "metric": escaped(entry.get("title") or name[1]),
                 "before": "not measured" if first is None else shown_value(first),
                 "after": shown_value(entry),
                 "n": shown_count(entry) if first is None or shown_count(first) == shown_count(entry) else
