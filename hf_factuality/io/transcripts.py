@@ -110,6 +110,20 @@ def read_transcript(messages: Any, place: str, documents: Any = None, sample: bo
     return _Reader(place, given).read(read)
 
 
+def passages_before(messages: Any, place: str) -> list[tuple[SourcedPassage, ...]]:
+    """What tools had returned before each of these messages, and after the last one: a tuple more than messages.
+
+    `DataError`: as for [`read_transcript`].
+    """
+    _check_list(messages, place)
+    reader = _Reader(place, ())
+    known: list[tuple[SourcedPassage, ...]] = [()]
+    for number, message in enumerate(messages):
+        reader.take(number, _unwrapped(message, f"{place}, messages[{number}]"))
+        known.append(reader.known)
+    return known
+
+
 def _check_list(messages: Any, place: str) -> None:
     """Refuse what is no list of objects, and say what it seems to be."""
     fix = f"; {_READS}"
@@ -249,15 +263,23 @@ class _Reader:
         self._number = 0
 
     def read(self, messages: Sequence[Mapping[str, Any]]) -> Transcript:
-        for self._number, message in enumerate(messages):
-            role = message["role"]
-            if role == "tool":
-                self._result(message, message.get("content"))
-            elif role == "assistant":
-                self._assistant(message)
-            else:
-                self._asked(message, role)
+        for number, message in enumerate(messages):
+            self.take(number, message)
         return self._found
+
+    def take(self, number: int, message: Mapping[str, Any]) -> None:
+        """The next message, by its place in the list."""
+        self._number, role = number, message["role"]
+        if role == "tool":
+            self._result(message, message.get("content"))
+        elif role == "assistant":
+            self._assistant(message)
+        else:
+            self._asked(message, role)
+
+    @property
+    def known(self) -> tuple[SourcedPassage, ...]:
+        return tuple(self._known.values())
 
     @property
     def _where(self) -> str:
@@ -393,9 +415,8 @@ class _Reader:
         if not content.strip() and (called or not thought):
             return
         text = completion_text({"role": "assistant", "content": content, "reasoning_content": thought or None})[0]
-        known = tuple(self._known.values())
         number = len(self._found.turns) + 1
-        self._found.turns.append(TranscriptTurn(text, self._question, known, number, self._number, self._place))
+        self._found.turns.append(TranscriptTurn(text, self._question, self.known, number, self._number, self._place))
 
 
 def _get(value: Any, key: str) -> Any:
