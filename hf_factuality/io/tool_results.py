@@ -22,6 +22,10 @@ class ResultText:
     failed: bool = False
 
 
+NOTHING_FOUND = "No passages were found."
+"""What a search of ours returns that finds nothing: no passage."""
+
+
 def read_result(value: Any) -> ResultText:
     """A tool's result: a text, a JSON value (as text or decoded), or a list of content blocks."""
     found = ResultText()
@@ -78,7 +82,7 @@ def _read(value: Any, found: ResultText) -> None:
         decoded = _decoded(value)
         if decoded is not None:
             _read(decoded, found)
-        elif value.strip():
+        elif value.strip() not in ("", NOTHING_FOUND):
             found.failed |= bool(_FAILED.match(value))
             found.passages += numbered_passages(value) or [value.strip()]
     elif _is_blocks(value):

@@ -104,8 +104,8 @@ class ToolGuard:
     def _failed(self, name: str, error: BaseException) -> Exception:
         self.counts["failed"] += 1
         self._in_a_row[name] = 0
-        said = redact(f"{type(error).__name__}: {error}")[: self.characters]
-        self._tell(name, f"failed: {said}")
+        said = redact(str(error))[: self.characters]
+        self._tell(name, f"failed: {type(error).__name__}: {said}")
         return RuntimeError(self._clean(said))
 
     def _tell(self, name: str, what: str) -> None:

@@ -97,8 +97,10 @@ class PPOTools(ScriptedCalls, RecordsLosses, TokenRewardPPOTrainer):
 @functools.cache
 def two_calls(template: str) -> list[dict[int, str]]:
     """The first row searches twice and answers, the second one searches once; the others do not."""
-    return [
+    thought = "Hm.\n</think>\n\n" * (template == "qwen3.5")  # whose template opens the block
+    turns = [
         {0: f"Let me look. {call(template, 'Warsaw')}", 1: call(template, "London")},
         {0: f"It is in Poland [1]. {call(template, 'Vellin')}", 1: "London is in Poland [1]."},
         {0: "Vellin is a town [3]. Nobody lives there."},
     ]
+    return [{row: thought + text for row, text in turn.items()} for turn in turns]
