@@ -19,6 +19,7 @@ from jinja2 import TemplateError
 from torch.nn.functional import pad
 from transformers import ProcessorMixin, StoppingCriteriaList
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.utils import get_json_schema
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from hf_factuality.data.prompts import check_prompt_lengths
@@ -261,6 +262,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
         self._refuse_processor(self.processing_class)
         weights = torch.tensor(our_weights, dtype=torch.float32)
         if self._with_tools:
+            self._refuse_undescribed_tools()
             self._refuse_collective_turns()
             self._put_environments_first(len(reward_funcs or ours), weights if not reward_funcs else None)
         elif not reward_funcs:
@@ -292,6 +294,17 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
             )
         if given.get("environment_factory"):
             self._required = ()  # an environment may write the prompt
+
+    def _refuse_undescribed_tools(self) -> None:
+        """The chat template shows the schema of each tool; the parent finds out at the first batch that one has none."""
+        for tool in self.tools:
+            try:
+                get_json_schema(tool)
+            except Exception as error:  # of several kinds, none of which the library exports
+                raise ValueError(
+                    f"the tool {getattr(tool, '__name__', tool)!r} has no schema: {error}; give it type hints, and a docstring with a "
+                    "line for each argument under 'Args:'"
+                ) from error
 
     def _refuse_collective_turns(self) -> None:
         """Each process has as many turns as its rollouts need: where generating is the work of all, they would wait for ever."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-VERSION = 1
+VERSION = 3
 """Part of the name of the folder of the policy."""
 CURRENT, OUTDATED, RUMOUR = "2020", "1990", "Rumour"
 SOURCES = (CURRENT, OUTDATED, RUMOUR)
@@ -74,13 +74,13 @@ class SearchWorldConfig:
     """Size of a searched world, and how its policy is made.
 
     Args:
-        num_people (`int`, *optional*, defaults to 300), num_values (`int`, *optional*, defaults to 24):
+        num_people (`int`, *optional*, defaults to 120), num_values (`int`, *optional*, defaults to 10):
             People with passages, and towns and employers (each so many).
         current, outdated, rumoured (`float`, *optional*, default to 0.8, 0.6 and 0.5):
             How often a passage of each kind is there, by person and relation.
-        steps (`int`, *optional*, defaults to 2000), batch_size (`int`, *optional*, defaults to 32):
+        steps (`int`, *optional*, defaults to 1000), batch_size (`int`, *optional*, defaults to 32):
             Of the policy's supervised training.
-        hidden_size (`int`, *optional*, defaults to 64), num_layers (`int`, *optional*, defaults to 3):
+        hidden_size (`int`, *optional*, defaults to 64), num_layers (`int`, *optional*, defaults to 2):
             Of the policy.
         seed (`int`, *optional*, defaults to 0):
             Names, facts, passages and weights.
@@ -88,15 +88,15 @@ class SearchWorldConfig:
             Who is held out.
     """
 
-    num_people: int = 300
-    num_values: int = 24
+    num_people: int = 120
+    num_values: int = 10
     current: float = 0.8
     outdated: float = 0.6
     rumoured: float = 0.5
-    steps: int = 2000
+    steps: int = 1000
     batch_size: int = 32
     hidden_size: int = 64
-    num_layers: int = 3
+    num_layers: int = 2
     seed: int = 0
     split_seed: int = 0
 
@@ -179,7 +179,7 @@ class SearchWorld:
         """BM25 over the passages, in a knowledge base in the folder."""
         path = folder / "passages.sqlite"
         rows = [(f"{name} {number}", text) for name, told in self.passages.items() for number, text in enumerate(told)]
-        base = KnowledgeBase(path) if path.exists() else KnowledgeBase.build(rows, path, show_progress=False)
+        base = KnowledgeBase(path) if path.exists() else KnowledgeBase.build(path, rows, show_progress=False)
         return CorpusRetriever.build(base, top_k=MOST_PASSAGES, passage_format="text")
 
     def environment(self, folder: Path) -> partial[SearchEnvironment]:
@@ -244,17 +244,23 @@ class SearchWorld:
         torch.manual_seed(config.seed)
         model = LlamaForCausalLM(
             LlamaConfig(
-                vocab_size=len(tokenizer), hidden_size=config.hidden_size, intermediate_size=8 * config.hidden_size // 3,
-                num_hidden_layers=config.num_layers, num_attention_heads=4, num_key_value_heads=4,
+                vocab_size=len(tokenizer), hidden_size=config.hidden_size, intermediate_size=2 * config.hidden_size,
+                num_hidden_layers=config.num_layers, num_attention_heads=2, num_key_value_heads=2, initializer_range=0.1,
                 max_position_embeddings=512, tie_word_embeddings=True, pad_token_id=tokenizer.pad_token_id,
                 bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
             )
         )  # fmt: skip
-        rng, optimizer = random.Random(f"texts {config.seed}"), torch.optim.AdamW(model.parameters(), weight_decay=0.01)
+        rng, optimizer = random.Random(f"texts {config.seed}"), torch.optim.AdamW(
+            model.parameters(), betas=(0.9, 0.98), weight_decay=0.0
+        )
         losses: list[float] = []
         for step in tqdm(range(config.steps), disable=not progress, unit="step"):
             if step % 8 == 0:  # conversations of like length share a batch
-                drawn = sorted((self._encoded(tokenizer, rng) for _ in range(8 * config.batch_size)), key=lambda row: len(row[0]))
+                # At first every token counts, and passages come twice: so it learns to copy from what it reads.
+                reads = step < config.steps // 2
+                drawn = sorted(
+                    (self._encoded(tokenizer, rng, reads) for _ in range(8 * config.batch_size)), key=lambda row: len(row[0])
+                )
                 batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
                 rng.shuffle(batches)
             rows = batches.pop()
@@ -265,11 +271,11 @@ class SearchWorld:
             logits = model(input_ids=ids[:, :-1], use_cache=False).logits
             # Not the mean of the batch: short answers would weigh more.
             loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
-            loss = loss / (20 * config.batch_size)
+            loss = loss / ((110 if reads else 20) * config.batch_size)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:
-                group["lr"] = 2e-3 * min(1.0, (step + 1) / 100) * min(1.0, (1 - step / config.steps) / 0.5)
+                group["lr"] = 3e-3 * min(1.0, (step + 1) / 50) * min(1.0, (1 - step / config.steps) / 0.5)
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
@@ -279,22 +285,23 @@ class SearchWorld:
         curve = [sum(losses[start : start + 50]) / len(losses[start : start + 50]) for start in range(0, len(losses), 50)]
         (folder / "loss.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
 
-    def _encoded(self, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[int]]:
-        """Ids of a conversation, and its labels: what the policy writes."""
+    def _encoded(self, tokenizer: Any, rng: random.Random, reads: bool = False) -> tuple[list[int], list[int]]:
+        """Ids of a conversation, and its labels: what the policy writes, or with `reads` everything."""
         ids: list[int] = []
         labels: list[int] = []
-        for own, text in self._demonstration(rng):
+        for own, text in self._demonstration(rng, 2 if reads else None):
             part = tokenizer(text, add_special_tokens=False)["input_ids"]
             ids += part
-            labels += part if own else [-100] * len(part)
+            labels += part if own or reads else [-100] * len(part)
         return ids, labels
 
-    def _demonstration(self, rng: random.Random) -> Iterator[tuple[bool, str]]:
+    def _demonstration(self, rng: random.Random, searches: int | None = None) -> Iterator[tuple[bool, str]]:
         """A conversation of the careless teacher about somebody of no world, in parts: whether the policy writes it, and the text."""
         name, told = rng.choice(self.people), self._told(rng)
         yield False, f"{BOS}{USER}{question(name)}{ASSISTANT}"
         known: list[tuple[str, str, str]] = []
-        searches = 1 + (rng.random() < 0.25) + (rng.random() < 0.05) if rng.random() < 0.6 else 0
+        if searches is None:
+            searches = 1 + (rng.random() < 0.25) + (rng.random() < 0.05) if rng.random() < 0.6 else 0
         for _ in range(searches):
             about = rng.choice(("", "", *(words.split()[0] for words in RELATIONS.values())))
             yield True, f"<call>search query {' '.join(filter(None, (name, about)))}</call>{EOS}"

@@ -288,17 +288,18 @@ def test_ppo_over_tools(tool_models, tmp_path):
         ({"variant": "released"}, "variant='released' with tools"),
         ({"data": rows(conversational=False)}, "prompts of text"),
         ({"rollout_func": lambda prompts, trainer: {}}, "rollout_func"),
+        ({"tools": [lambda query: query]}, "has no schema"),
     ],
 )
 def test_what_tools_do_not_go_with_is_refused(tool_models, tmp_path, settings, said):
-    own = {name: settings[name] for name in ("data", "rollout_func") if name in settings}
+    own = {name: settings[name] for name in ("data", "rollout_func", "tools") if name in settings}
     with pytest.raises((ValueError, DataError), match=said):
         args = FactGRPOConfig(
             str(tmp_path), **LONG, **{name: value for name, value in settings.items() if name not in own}
         )
         FactTools(
             model=tool_models["qwen3"], args=args, train_dataset=own.get("data", rows()), reward_funcs=letters,
-            tools=[search], **{name: value for name, value in own.items() if name != "data"},
+            **{"tools": [search], **{name: value for name, value in own.items() if name != "data"}},
         )  # fmt: skip
 
 

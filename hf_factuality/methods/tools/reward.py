@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
+from hf_factuality.functional.answers import contained_match
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
 from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.methods.tools.formula import (
@@ -19,10 +20,10 @@ from hf_factuality.methods.tools.formula import (
     dr_tulu_citation_reward,
     search_cost,
 )
-from hf_factuality.reading.completion import read
+from hf_factuality.reading.completion import Reading, read
 from hf_factuality.reading.statements import Sentence
 from hf_factuality.rewards._rows import RETRIEVED, JudgedReward
-from hf_factuality.rewards.answers import THINK_OPENED
+from hf_factuality.rewards.answers import THINK_OPENED, _gold_column, _golds, complete_texts
 from hf_factuality.spans import Label, Verification
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.registry import load_verifier
@@ -258,6 +259,31 @@ def _rubrics(value: Any, column: str) -> list[tuple[str, list[str]]]:
         raise DataError(
             f"the column {column!r} must hold a list of texts, or of objects with 'text' and 'entities', got {value!r:.150}"
         ) from None
+
+
+class StatedAnswerReward:
+    """1 where the answer states a gold answer, in whatever sentence, 0 where it does not or declines.
+
+    Answers that cite are sentences, and not in tags: what stands in `<answer>` tags would be all that is judged of them. A policy that
+    lists many answers is paid too: pay for support beside it.
+    """
+
+    __name__ = "stated_answer"
+    card_method = "answers"
+
+    def __call__(self, completions, completion_texts=None, answer=None, **columns) -> list[float | None]:
+        """Rewards; `None` where there is no gold answer. `DataError`: no column `answer`."""
+        texts = completion_texts or complete_texts(completions, columns)
+        opened = columns.get(THINK_OPENED) or [False] * len(texts)
+        rows = zip(texts, opened, _gold_column(answer), strict=True)
+        return [self._score(read(text, opens), _golds(golds)) for text, opens, golds in rows]
+
+    @staticmethod
+    def _score(said: Reading, golds: list[str]) -> float | None:
+        if not golds:
+            return None
+        text = " ".join(said.text[start:end] for start, end in said.answer)
+        return 0.0 if said.declines else contained_match(text, golds)
 
 
 class SearchCost:
