@@ -3,6 +3,7 @@
 from statistics import fmean
 
 import torch
+from datasets import concatenate_datasets
 from harness import Run
 from transformers import AutoTokenizer
 
@@ -92,7 +93,8 @@ def arms(rates):
 
 
 def test_sets(run):
-    return {"held-out": searched(run).questions("test")}
+    """Five rollouts to every question."""
+    return {"held-out": concatenate_datasets([searched(run).questions("test")] * 5)}
 
 
 FIGURES = (

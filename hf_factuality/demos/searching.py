@@ -57,7 +57,12 @@ def search_figures(rollouts: Sequence[SearchRollout]) -> dict[str, float | None]
     `idle_calls`: share of the calls that show nothing new. `cites_all`: share of the statements with three citations or more;
     `cites_missing`: with one of a passage that is not there.
     """
-    stated = [it.label is Label.SUPPORTED for own in rollouts for it in own.verification.spans if it.label is not Label.NO_FACT]
+    stated = [
+        it.label is Label.SUPPORTED
+        for own in rollouts
+        for it in own.verification.spans
+        if it.label is not Label.NO_FACT
+    ]
     cited = [it for own in rollouts for it in own.statements]
     calls = sum(own.calls for own in rollouts)
     return {
@@ -98,7 +103,14 @@ def measure_rollouts(
             gradient_checkpointing=False,
         )  # fmt: skip
         trainer = FactGRPOTrainer(
-            model, record, args, dataset, dataset, tokenizer, verifier=SearchWorldVerifier(), environment_factory=environment
+            model,
+            record,
+            args,
+            dataset,
+            dataset,
+            tokenizer,
+            verifier=SearchWorldVerifier(),
+            environment_factory=environment,
         )
         trainer.evaluate()
     return found[: len(dataset)]

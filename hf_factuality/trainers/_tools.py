@@ -57,7 +57,7 @@ class ToolGuard:
                 self._refuse_hanging(name)
                 try:
                     return self._returned(name, await asyncio.wait_for(tool(*args, **kwargs), self.timeout))
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     raise self._timed_out(name, tool) from None
                 except BaseException as error:
                     raise self._failed(name, error) from error

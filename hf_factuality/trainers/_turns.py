@@ -149,7 +149,9 @@ def call_ranges(text: str, message: Mapping[str, Any], tokenizer: Any) -> list[t
     if not found and message.get("tool_calls"):
         # Special tokens around the call are not in the text: what was said ends where the parser found its end.
         parts = [message.get(name) for name in ("reasoning_content", "thinking", "content")]
-        end = max([text.rfind(part) + len(part) for part in parts if isinstance(part, str) and part in text], default=0)
+        end = max(
+            [text.rfind(part) + len(part) for part in parts if isinstance(part, str) and part in text], default=0
+        )
         tag = re.compile(r"\s*</think>").match(text, end)
         found = [(tag.end() if tag else end, len(text))]
     return [(start, end) for start, end in found if start < end]
@@ -172,7 +174,9 @@ def turn_requests(rollout: ToolRollout, whole: VerificationRequest) -> list[tupl
         text = rollout.tokens.text[turn.start : turn.end]
         if text.strip():
             item = replace(whole.input, completion=text, evidence=(*turn.passages, *whole.input.evidence))
-            told = TranscriptTurn(text, item.question, (), number, number)  # without evidence its claims are "not found"
+            told = TranscriptTurn(
+                text, item.question, (), number, number
+            )  # without evidence its claims are "not found"
             asked.append((turn, replace(whole, input=item, opened=turn.opened, turn=told)))
     return asked
 

@@ -41,8 +41,8 @@ from hf_factuality.trainers._finite import batch_rows
 from hf_factuality.trainers._overlap import EndedRows, columns_of, together
 from hf_factuality.trainers._padding import LiveRows, by_length, may_cut, ordered, used_columns
 from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers._tools import TOOL_CHARACTERS, TOOL_TIMEOUT, ToolGuard
 from hf_factuality.trainers._token_rewards import PaidRow, TokenRewardFunc, TokenRewards, token_reward_rows
+from hf_factuality.trainers._tools import TOOL_CHARACTERS, TOOL_TIMEOUT, ToolGuard
 from hf_factuality.trainers._turns import ToolRollout, read_rollout
 from hf_factuality.verifiers.batches import BatchJudge
 

@@ -238,9 +238,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     def _refuse_beside_tools(self, args, given):
         super()._refuse_beside_tools(args, given)
         if args.variant != "paper":
-            raise ValueError(
-                f"variant={args.variant!r} with tools: its format is that of one turn; set it to 'paper'"
-            )
+            raise ValueError(f"variant={args.variant!r} with tools: its format is that of one turn; set it to 'paper'")
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
@@ -323,9 +321,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         """Each turn is judged by what tools had returned before it."""
         turns = [turn_requests(rollout, row) for rollout, row in zip(self._rollouts, asked, strict=True)]
         judged = iter(self._judge([request for own in turns for _, request in own]))
-        return [
-            joined(row, [(turn, next(judged)) for turn, _ in own]) for row, own in zip(asked, turns, strict=True)
-        ]
+        return [joined(row, [(turn, next(judged)) for turn, _ in own]) for row, own in zip(asked, turns, strict=True)]
 
     def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""

@@ -152,7 +152,10 @@ class SearchWorld:
 
     def _told(self, rng: random.Random) -> list[tuple[str, str, str]]:
         """(source, relation, value) of what is written about a person."""
-        shares, told = dict(zip(SOURCES, (self.config.current, self.config.outdated, self.config.rumoured), strict=True)), []
+        shares, told = (
+            dict(zip(SOURCES, (self.config.current, self.config.outdated, self.config.rumoured), strict=True)),
+            [],
+        )
         for of, values in self.values.items():
             there = [source for source in SOURCES if rng.random() < shares[source]]
             told += [(source, of, value) for source, value in zip(there, rng.sample(values, len(there)), strict=True)]
@@ -189,14 +192,18 @@ class SearchWorld:
     def right(self, text: str, name: str) -> dict[str, bool]:
         """Relation -> whether an answer is right: states the current value and no other, or says that nobody knows where there is
         none. What is not spoken of is not right."""
-        said = {of: {it.value for it in read_statements(text) if (it.relation, it.name) == (of, name)} for of in RELATIONS}
+        said = {
+            of: {it.value for it in read_statements(text) if (it.relation, it.name) == (of, name)} for of in RELATIONS
+        }
         return {of: values == {self.truth[name][of]} for of, values in said.items()}
 
     # The policy.
 
     @cached_property
     def _words(self) -> list[str]:
-        told = f"{question('x')} {' '.join(map(unknown, RELATIONS, 'xx'))} {' '.join(RELATIONS.values())} {NOTHING_FOUND}"
+        told = (
+            f"{question('x')} {' '.join(map(unknown, RELATIONS, 'xx'))} {' '.join(RELATIONS.values())} {NOTHING_FOUND}"
+        )
         found = {*re.findall(r"\w+", told), *SOURCES, "Today", "search", "query", "error"}
         digits = map(str, range(1, 10))
         return sorted({*found, *digits, *self.people, *self.values["home"], *self.values["work"]} - {"x"})
@@ -208,7 +215,15 @@ class SearchWorld:
 
         special = [PAD, BOS, EOS, UNK, USER, ASSISTANT, TOOL]
         marks = [*".,:?[]", "<call>", "</call>"]
-        pieces = [*special, " ", "\n", *marks, *(f" {mark}" for mark in marks), *self._words, *(f" {w}" for w in self._words)]
+        pieces = [
+            *special,
+            " ",
+            "\n",
+            *marks,
+            *(f" {mark}" for mark in marks),
+            *self._words,
+            *(f" {w}" for w in self._words),
+        ]
         backend = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token=UNK))
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?(?:</?call>|\w+|[^\w\s])|\s"), "isolated")
         backend.decoder = decoders.Fuse()
@@ -250,8 +265,9 @@ class SearchWorld:
                 bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
             )
         )  # fmt: skip
-        rng, optimizer = random.Random(f"texts {config.seed}"), torch.optim.AdamW(
-            model.parameters(), betas=(0.9, 0.98), weight_decay=0.0
+        rng, optimizer = (
+            random.Random(f"texts {config.seed}"),
+            torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0),
         )
         losses: list[float] = []
         for step in tqdm(range(config.steps), disable=not progress, unit="step"):
@@ -259,9 +275,12 @@ class SearchWorld:
                 # At first every token counts, and passages come twice: so it learns to copy from what it reads.
                 reads = step < config.steps // 2
                 drawn = sorted(
-                    (self._encoded(tokenizer, rng, reads) for _ in range(8 * config.batch_size)), key=lambda row: len(row[0])
+                    (self._encoded(tokenizer, rng, reads) for _ in range(8 * config.batch_size)),
+                    key=lambda row: len(row[0]),
                 )
-                batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
+                batches = [
+                    drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)
+                ]
                 rng.shuffle(batches)
             rows = batches.pop()
             ids, labels = (
@@ -282,7 +301,9 @@ class SearchWorld:
         model.generation_config.eos_token_id = tokenizer.eos_token_id
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        curve = [sum(losses[start : start + 50]) / len(losses[start : start + 50]) for start in range(0, len(losses), 50)]
+        curve = [
+            sum(losses[start : start + 50]) / len(losses[start : start + 50]) for start in range(0, len(losses), 50)
+        ]
         (folder / "loss.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
 
     def _encoded(self, tokenizer: Any, rng: random.Random, reads: bool = False) -> tuple[list[int], list[int]]:
@@ -343,7 +364,8 @@ def unknown(relation: str, name: str) -> str:
 
 
 _SAYS = {
-    of: re.compile(rf"\s*(?:Today|{'|'.join(SOURCES)})?\s*:?\s*(\w+) {words} (\w+)\s*[.]?\s*") for of, words in RELATIONS.items()
+    of: re.compile(rf"\s*(?:Today|{'|'.join(SOURCES)})?\s*:?\s*(\w+) {words} (\w+)\s*[.]?\s*")
+    for of, words in RELATIONS.items()
 }
 _DECLINES = {of: re.compile(rf"\s*{unknown(of, '(__)').replace('__', chr(92) + 'w+')}\s*[.]?\s*") for of in RELATIONS}
 

@@ -26,7 +26,15 @@ def small_search(tmp_path, monkeypatch):
 @pytest.mark.parametrize("citations", ["statement", "end"])
 def test_the_closed_world_measures_before_and_after(run, small_search, tmp_path, capsys, citations):
     out = tmp_path / "out"
-    run("--output_dir", out, "--citations", citations, "--credit", "to_go" if citations == "statement" else "flip", *FEW)
+    run(
+        "--output_dir",
+        out,
+        "--citations",
+        citations,
+        "--credit",
+        "to_go" if citations == "statement" else "flip",
+        *FEW,
+    )
     assert "searches per answer" in capsys.readouterr().out
     found = {it["metric"] for it in load_results(out / "results-after.json")["results"]}
     assert {"right", "supported", "citation_recall", "calls"} <= found

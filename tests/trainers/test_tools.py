@@ -76,7 +76,9 @@ class KnowsPoland:
 
     def verify(self, inputs):
         self.asked += inputs
-        return [Verification(tuple(map(self.label, [item] * 99, sentence_offsets(item.completion)))) for item in inputs]
+        return [
+            Verification(tuple(map(self.label, [item] * 99, sentence_offsets(item.completion)))) for item in inputs
+        ]
 
     def label(self, item, place):
         text = item.completion[slice(*place)]
@@ -109,8 +111,13 @@ def test_turns_are_judged_by_what_was_known_and_tool_text_by_nothing(tool_models
     for token, (start, end) in enumerate(offsets):
         assert start == end or rollout.own[token]
         if start < end:
-            assert trainer._tokenizer.decode(batch["completion_ids"][0, token]).strip() in text[max(start - 3, 0) : end + 3]
-    assert (own == 0).any() and (batch["advantages"][own == 0] == 0).all() and (batch["advantages"][own == 1] != 0).any()
+            assert (
+                trainer._tokenizer.decode(batch["completion_ids"][0, token]).strip()
+                in text[max(start - 3, 0) : end + 3]
+            )
+    assert (
+        (own == 0).any() and (batch["advantages"][own == 0] == 0).all() and (batch["advantages"][own == 1] != 0).any()
+    )
     labels = {unit.text(text).strip(): unit.label for unit in trainer._judged[0].verification.spans}
     assert labels["It is in Poland [1]."] is Label.SUPPORTED and labels["Vellin is a town [3]."] is Label.SUPPORTED
     assert labels["Nobody lives there."] is Label.SUPPORTED and labels["Let me look."] is not Label.SUPPORTED

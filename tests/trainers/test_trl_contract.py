@@ -84,7 +84,16 @@ HOOKS = {
             *("self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images")
         ],
         "_tool_call_loop": [
-            *("self", "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields")
+            *(
+                "self",
+                "prompts",
+                "prompt_ids",
+                "completion_ids",
+                "completions",
+                "logprobs",
+                "images",
+                "multimodal_fields",
+            )
         ],
     },
     (GRPOTrainer, ChecksDatasets): DATASETS,

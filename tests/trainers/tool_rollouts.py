@@ -78,7 +78,10 @@ class ScriptedCalls:
         self.turn += 1
         for row, text in told.items():
             if row < len(ids):
-                ids[row] = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id]
+                ids[row] = [
+                    *self._tokenizer(text, add_special_tokens=False)["input_ids"],
+                    self._tokenizer.eos_token_id,
+                ]
         return ids, logprobs
 
 

@@ -38,7 +38,9 @@ def test_the_truth_is_what_the_current_passage_says(world):
 
 
 def test_right_is_the_current_value_or_declining_where_there_is_none(world):
-    name = next(name for name in world.people if None in world.truth[name].values() and any(world.truth[name].values()))
+    name = next(
+        name for name in world.people if None in world.truth[name].values() and any(world.truth[name].values())
+    )
     known, gone = sorted(world.truth[name], key=lambda of: world.truth[name][of] is None)
     value, words = world.truth[name][known], {"home": "lives in", "work": "works for"}
     text = f"Today {name} {words[known]} {value} [1]. {unknown(gone, name)}."
@@ -49,7 +51,11 @@ def test_right_is_the_current_value_or_declining_where_there_is_none(world):
 
 
 def test_labels_are_by_the_current_passages_that_are_given():
-    evidence = (f"{CURRENT}: Mara lives in Vellin.", f"{OUTDATED}: Mara works for Ostry.", f"{RUMOUR}: Mara lives in Ulm.")
+    evidence = (
+        f"{CURRENT}: Mara lives in Vellin.",
+        f"{OUTDATED}: Mara works for Ostry.",
+        f"{RUMOUR}: Mara lives in Ulm.",
+    )
     text = "Today Mara lives in Vellin [1]. Today Mara lives in Ulm [3]. Today Mara works for Ostry. Nobody knows where Mara works. Hm."
     (found,) = SearchWorldVerifier().verify([VerifierInput(text, evidence=evidence)])
     expected = [Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE, Label.NO_FACT, Label.UNVERIFIABLE]
@@ -84,5 +90,8 @@ def test_the_policy_speaks_the_language_of_its_template(world):
         if call:
             encoded = tokenizer(call, add_special_tokens=False)["input_ids"]
             (made,) = parse_response(tokenizer, encoded, prefix=tokenizer(prompt)["input_ids"])["tool_calls"]
-            assert made["function"]["name"] == "search" and made["function"]["arguments"]["query"].split()[0] in world.people
+            assert (
+                made["function"]["name"] == "search"
+                and made["function"]["arguments"]["query"].split()[0] in world.people
+            )
     assert kinds == {True, False}

@@ -92,9 +92,7 @@ def dr_tulu_citation_reward(statements: Sequence[CitedStatement]) -> float | Non
     return 0.6 * fmean(it.f1 for it in known) + 0.4 * fmean(exist) if exist else 0.0
 
 
-def connected_rubrics(
-    supported: Sequence[bool], entities: Sequence[Sequence[str]], answer: str
-) -> list[bool]:
+def connected_rubrics(supported: Sequence[bool], entities: Sequence[Sequence[str]], answer: str) -> list[bool]:
     """Which rubrics count in CaRR (arXiv 2601.06021): supported ones that a chain of supported ones links to the answer.
 
     Args:

@@ -133,7 +133,9 @@ class CitationReward(_SearchReward):
         """The statements of each completion, with what was found of their citations."""
         retrieved = self._retrieved(columns)
         if texts is None:
-            raise DataError("CitationReward needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass")
+            raise DataError(
+                "CitationReward needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass"
+            )
         opened = columns.get(THINK_OPENED) or [False] * len(texts)
         questions = columns.get(self.question_column) or [None] * len(texts)
         said = [read(text, opens).statements for text, opens in zip(texts, opened, strict=True)]
@@ -161,7 +163,9 @@ class CitationReward(_SearchReward):
             together = asked[asks(number, sentence, cites or None)]
             if together is Label.NO_FACT:
                 return None
-            alone = tuple(_is_true(asked[asks(number, sentence, [n])]) if n in cites else False for n in sentence.cites)
+            alone = tuple(
+                _is_true(asked[asks(number, sentence, [n])]) if n in cites else False for n in sentence.cites
+            )
             supported = _is_true(together) if cites else False
             exist = tuple(n in cites for n in sentence.cites)
             return CitedStatement(sentence.start, sentence.end, supported, alone, exist)
@@ -254,7 +258,9 @@ class RubricReward(_SearchReward):
 def _rubrics(value: Any, column: str) -> list[tuple[str, list[str]]]:
     try:
         given = json.loads(value) if isinstance(value, str) else value
-        return [(it, []) if isinstance(it, str) else (it["text"], list(it.get("entities") or ())) for it in given or ()]
+        return [
+            (it, []) if isinstance(it, str) else (it["text"], list(it.get("entities") or ())) for it in given or ()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"the column {column!r} must hold a list of texts, or of objects with 'text' and 'entities', got {value!r:.150}"

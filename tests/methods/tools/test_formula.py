@@ -60,7 +60,12 @@ def test_c_grpo_pays_rubrics_of_right_answers_alone():
 def test_searching_and_declining():
     assert [search_cost(calls, 0.1, 2) for calls in (0, 2, 5)] == [0.0, 0.0, pytest.approx(-0.3)]
     values = {"right": 1.0, "invented": -1.0, "early": -0.5}
-    cases = {(True, True, False): 1.0, (True, False, False): -0.5, (True, True, True): -0.5, (False, True, False): -1.0}
+    cases = {
+        (True, True, False): 1.0,
+        (True, False, False): -0.5,
+        (True, True, True): -0.5,
+        (False, True, False): -1.0,
+    }
     cases |= {(False, False, True): 0.0, (False, True, True): 0.0}
     for case, expected in cases.items():
         assert declining_reward(*case, values) == expected, case
@@ -88,8 +93,12 @@ def test_faithrl_pays_every_token_of_a_step():
 
 def test_faithrl_leaves_out_what_the_policy_did_not_write():
     mask = [[1, 0, 1], [1, 1, 0]]
-    found = faithrl_credit(torch.zeros(2), group([[0, 0, 1.0], [0, 0, 0]], [[0.0] * 3] * 2, [[0] * 3] * 2, mask=mask), 1.0)
+    found = faithrl_credit(
+        torch.zeros(2), group([[0, 0, 1.0], [0, 0, 0]], [[0.0] * 3] * 2, [[0] * 3] * 2, mask=mask), 1.0
+    )
     assert (found[~torch.tensor(mask, dtype=torch.bool)] == 0).all()
-    torch.testing.assert_close(found[0, 0], torch.tensor(1.0)) and torch.testing.assert_close(found[1, 1], -found[0, 0])
+    torch.testing.assert_close(found[0, 0], torch.tensor(1.0)) and torch.testing.assert_close(
+        found[1, 1], -found[0, 0]
+    )
     alone = group([[1.0]], [[0.0]], [[0]], size=1)
     assert faithrl_credit(torch.zeros(1), alone, 1.0).tolist() == [[0.0]]

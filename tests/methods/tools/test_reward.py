@@ -5,7 +5,13 @@ import json
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.methods.tools.reward import CitationReward, DecliningReward, RubricReward, SearchCost, StatedAnswerReward
+from hf_factuality.methods.tools.reward import (
+    CitationReward,
+    DecliningReward,
+    RubricReward,
+    SearchCost,
+    StatedAnswerReward,
+)
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -74,7 +80,11 @@ def test_rubrics():
         {"text": FOUND[1], "entities": ["Mara", "Vellin"]},
         {"text": FOUND[0], "entities": ["Vellin", "Arlandia"]},
     ]
-    texts = ["Mara was born in Vellin [2], in Arlandia [1].", "Mara was born in Vellin [2].", "Mara, Vellin, Arlandia."]
+    texts = [
+        "Mara was born in Vellin [2], in Arlandia [1].",
+        "Mara was born in Vellin [2].",
+        "Mara, Vellin, Arlandia.",
+    ]
     columns = {"completion_texts": texts, "retrieved": [FOUND] * 3, "rubrics": [rubrics, json.dumps(rubrics), rubrics]}
     assert RubricReward(Contains())(**columns) == [1.0, 0.5, 0.0]
     paid = RubricReward(Contains(), outcome=lambda **row: [1.0, 1.0, 0.0])(**columns)
@@ -86,7 +96,9 @@ def test_rubrics():
 
 def rollout(text, calls):
     call = {"type": "function", "function": {"name": "search", "arguments": {"query": "x"}}}
-    return [{"role": "assistant", "content": "", "tool_calls": [call]}] * calls + [{"role": "assistant", "content": text}]
+    return [{"role": "assistant", "content": "", "tool_calls": [call]}] * calls + [
+        {"role": "assistant", "content": text}
+    ]
 
 
 def test_searches_cost():
