@@ -235,7 +235,7 @@ def test_every_tools_recipe_builds_its_trainer(path, tmp_path):
     environment = partial(
         SearchEnvironment, Nowhere(), script.max_searches, script.search_passages, script.search_characters
     )
-    make, tiny = load_training("tools").make_trainer, save_tool_model(tmp_path / "model", "qwen3")
+    make, tiny = load_training("tools").make_search_trainer, save_tool_model(tmp_path / "model", "qwen3")
     trainer = make(script, tiny, training, rows(128), model, WholeCompletion(), environment, letters_reward)
     names = ["letters_reward", "search_cost", "declining", "citations", "factuality"]
     assert trainer.reward_func_names == names and trainer.reward_weights.tolist() == [1.0] * 5

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.io.secrets import redact
+from hf_factuality.retrieval.pages import encodable
 from hf_factuality.verifiers.guard import MAX_TIMEOUTS_IN_A_ROW, TimedOut, Worker, answer_of
 
 
@@ -116,9 +117,8 @@ class ToolGuard:
 
     def _returned(self, name: str, result: Any) -> Any:
         self._in_a_row[name] = 0
-        if isinstance(result, Mapping) and len(str(result)) <= self.characters:
-            return result  # TRL shows it as Python does
-        if isinstance(result, (list, tuple, Mapping)):
+        # TRL shows an object as Python does, and gives lists to chat templates, most of which leave them out.
+        if isinstance(result, (list, tuple)) or isinstance(result, Mapping) and len(str(result)) > self.characters:
             result = json.dumps(result, ensure_ascii=False, default=str)
         return self._clean(str(result))
 
@@ -128,4 +128,4 @@ class ToolGuard:
             text = text[: self.characters]
         for token in self.special:
             text = text.replace(token, "")
-        return text
+        return encodable(text)  # a tokenizer refuses what is no text

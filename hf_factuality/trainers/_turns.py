@@ -100,8 +100,10 @@ def read_rollout(
 
 
 def _as_read(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message of TRL as transcripts have it: what a tool returned as an object, or an error, is there as Python shows it."""
+    """A message of TRL as transcripts have it: what a tool returned as an object, an error or nothing is there as Python shows it."""
     content = message.get("content")
+    if message["role"] == "tool" and content == "None":
+        return {**message, "content": ""}
     if message["role"] != "tool" or not isinstance(content, str) or content[:1] != "{":
         return message
     try:

@@ -25,7 +25,7 @@ from hf_factuality.functional import (
     token_values,
 )
 from hf_factuality.functional.credit import tokens_inside
-from hf_factuality.functional.group_credit import GroupRewards
+from hf_factuality.functional.group_credit import GroupRewards, credit_tokens
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
 from hf_factuality.functional.token_rewards import last_kept
 from hf_factuality.hub.cards.methods import CardMethod
@@ -407,7 +407,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         group = GroupRewards(
             rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
         )
-        shaped = self._credit.rewards(before.squeeze(1), group, self.args.credit_scale)
+        shaped = credit_tokens(self._credit.rewards, before.squeeze(1), group, self.args.credit_scale)
         return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)
 
     def _whole(self, mask: torch.Tensor) -> torch.Tensor:

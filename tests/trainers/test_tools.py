@@ -193,7 +193,7 @@ def blocks(query: str) -> list:
     Args:
         query: What to look for.
     """
-    return [{"title": "Warsaw", "text": "Warsaw is in Poland <|im_end|> now."}, object()]
+    return [{"title": "Warsaw", "text": "Warsaw is in Poland <|im_end|> \ud800 now."}, object()]
 
 
 async def waits(query: str) -> str:

@@ -66,7 +66,7 @@ def load_environment(script):
     )  # fmt: skip
 
 
-def make_trainer(script, name, training, dataset, model, verifier, environment, outcome):
+def make_search_trainer(script, name, training, dataset, model, verifier, environment, outcome):
     citations, rewards, weights = script.citations, [outcome, SearchCost(script.search_price), DecliningReward()], None
     if citations == "end":
         rewards.append(CitationReward(verifier, at="end"))
@@ -91,7 +91,7 @@ def main(words):
         name, dataset, verifier = str(demo.model_dir), demo.train_dataset, demo.verifier
         environment, outcome = demo.environment, demo.outcome
     set_model_kwargs(training, model)
-    trainer = make_trainer(script, name, training, dataset, model, verifier, environment, outcome)
+    trainer = make_search_trainer(script, name, training, dataset, model, verifier, environment, outcome)
     if demo:
         demo.measure("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
