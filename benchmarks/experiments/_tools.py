@@ -73,22 +73,17 @@ def arm(*more, support=0.0, credit="none", citations=None, rate=None, **settings
     return train
 
 
-def arms(rates):
-    """All arms, at these learning rates by name, or the condition."""
+def arms(rate=None):
+    """All arms, at this learning rate, or the condition."""
     return {
-        "outcome": arm(rate=rates.get("outcome")),
-        "outcome + support": arm(support=1.0, credit="flip", rate=rates.get("outcome + support")),
-        "... + citations at the end": arm(
-            support=1.0, credit="flip", citations="end", rate=rates.get("... + citations at the end")
-        ),
-        "... + citations at the statement": arm(
-            support=1.0, credit="to_go", citations="statement", rate=rates.get("... + citations at the statement")
-        ),
+        "outcome": arm(rate=rate),
+        "outcome + support": arm(support=1.0, credit="flip", rate=rate),
+        "... + citations at the statement": arm(support=1.0, credit="to_go", citations="statement", rate=rate),
+        "... + citations at the end": arm(support=1.0, credit="flip", citations="end", rate=rate),
         "... and a price for searches": arm(
-            SearchCost, support=1.0, credit="to_go", citations="statement",
-            rate=rates.get("... and a price for searches"),
+            SearchCost, support=1.0, credit="to_go", citations="statement", rate=rate
         ),
-        "FaithRL's rewards": arm(support=1.0, credit=FAITHRL, rate=rates.get("FaithRL's rewards")),
+        "FaithRL's rewards": arm(support=1.0, credit=FAITHRL, rate=rate),
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from harness import Experiment
 
 EXPERIMENT = Experiment(
     title="Learning rates of rollouts with a search",
-    arms=arms({}),
+    arms=arms(),
     baseline="outcome",
     steps=30,
     conditions={"0.001": 1e-3, "0.003": 3e-3},
