@@ -110,8 +110,9 @@ def read_transcript(messages: Any, place: str, documents: Any = None, sample: bo
     return _Reader(place, given).read(read)
 
 
-def passages_before(messages: Any, place: str) -> list[tuple[SourcedPassage, ...]]:
-    """What tools had returned before each of these messages, and after the last one: a tuple more than messages.
+def passages_before(messages: Any, place: str) -> tuple[list[tuple[SourcedPassage, ...]], list[str]]:
+    """What tools had returned before each of these messages, and after the last one: a tuple more than messages. And all that they
+    returned, each once, in order, by which numbered passages are cited; blank where a passage only repeats its call.
 
     `DataError`: as for [`read_transcript`].
     """
@@ -121,7 +122,7 @@ def passages_before(messages: Any, place: str) -> list[tuple[SourcedPassage, ...
     for number, message in enumerate(messages):
         reader.take(number, _unwrapped(message, f"{place}, messages[{number}]"))
         known.append(reader.known)
-    return known
+    return known, [text if counts else "" for text, counts in reader.shown.items()]
 
 
 def _check_list(messages: Any, place: str) -> None:
@@ -257,6 +258,7 @@ class _Reader:
         self._place = place
         self._found = Transcript()
         self._known: dict[str, SourcedPassage] = {it.text: it for it in given}
+        self.shown: dict[str, bool] = {}  # what tools returned, and whether it is more than what they were called with
         self._calls: dict[str, _Call] = {}
         self._waiting: list[_Call] = []  # calls without an id, which results answer in their order
         self._question: str | None = None
@@ -298,6 +300,7 @@ class _Reader:
             return
         name, given = self._answered(result)
         passages = [text for text in found.passages if not any(text in argument for argument in given)]
+        self.shown |= {text: text in passages or self.shown.get(text, False) for text in found.passages}
         self._found.echoed += len(found.passages) - len(passages)
         self._keep(passages, f"{name}, {self._where}")
 

@@ -48,7 +48,7 @@ class ToolRollout:
         turns (`tuple[SaidTurn, ...]`):
             Its turns, also those that say nothing.
         passages (`tuple[str, ...]`):
-            All that tools returned, in order, each once.
+            All that tools returned, in order, each once, by which it is cited; blank where a passage only repeats its call.
     """
 
     tokens: TokenOffsets
@@ -72,7 +72,7 @@ def read_rollout(
         opened (`bool`):
             Whether the prompt ends in an opened `<think>`.
     """
-    known = passages_before([_as_read(message) for message in messages], "a completion")
+    known, found = passages_before([_as_read(message) for message in messages], "a completion")
     said = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     text, offsets, turns, before = "", [], [], ""
     at = 0
@@ -93,9 +93,8 @@ def read_rollout(
         offsets += [(start + shift, end + shift) if start < end else (-1, -1) for start, end in tokens.offsets]
         passages = tuple(passage.text for passage in known[said[len(turns)]])
         turns.append(SaidTurn(shift, len(text), opens, passages))
-    found = tuple(passage.text for passage in known[-1])
     return ToolRollout(
-        TokenOffsets(text, place_empty(offsets, len(text))), [bool(own) for own in mask], tuple(turns), found
+        TokenOffsets(text, place_empty(offsets, len(text))), [bool(own) for own in mask], tuple(turns), tuple(found)
     )
 
 

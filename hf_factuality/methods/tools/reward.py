@@ -142,13 +142,13 @@ class CitationReward(_SearchReward):
         Asked = tuple[str, str | None, tuple[str, ...]]
 
         def there(number: int, sentence: Sentence) -> list[int]:
-            return [n for n in sentence.cites if 0 < n <= len(retrieved[number])]
+            return [n for n in sentence.cites if 0 < n <= len(retrieved[number]) and retrieved[number][n - 1]]
 
         def asks(number: int, sentence: Sentence, cites: Sequence[int] | None = None) -> Asked:
             question = questions[number] if isinstance(questions[number], str) else None
             # What cites nothing may be no fact, which all that was found can tell.
             passages = retrieved[number] if cites is None else [retrieved[number][n - 1] for n in cites]
-            return sentence.says, question, tuple(passages)
+            return sentence.says, question, tuple(filter(None, passages))
 
         asked: dict[Asked, Verdict] = {}
         for number, sentences in enumerate(said):
@@ -227,7 +227,9 @@ class RubricReward(_SearchReward):
         for number, (text, opens) in enumerate(zip(completion_texts, opened, strict=True)):
             answer = read(text, opens)
             cited = dict.fromkeys(n for it in answer.citations for n in it.numbers)
-            passages = tuple(retrieved[number][n - 1] for n in cited if 0 < n <= len(retrieved[number]))
+            passages = tuple(
+                filter(None, (retrieved[number][n - 1] for n in cited if 0 < n <= len(retrieved[number])))
+            )
             said = " ".join(text[start:end] for start, end in answer.answer).casefold()
             for place, (claim, entities) in enumerate(rubrics[number]):
                 if passages and all(entity.casefold() in said for entity in entities):
@@ -341,7 +343,7 @@ class DecliningReward:
             )
         opened = columns.get(THINK_OPENED) or [False] * len(completion_texts)
         keys = [json.dumps(prompt, sort_keys=True, default=str) for prompt in prompts]
-        findable = {key for key, found in zip(keys, retrieved, strict=True) if found}
+        findable = {key for key, found in zip(keys, retrieved, strict=True) if any(found)}
         return [
             declining_reward(read(text, opens).declines, bool(tool_calls(completion)), key in findable, self.values)
             for text, opens, completion, key in zip(completion_texts, opened, completions, keys, strict=True)

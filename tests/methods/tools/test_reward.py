@@ -125,3 +125,9 @@ def test_an_answer_may_state_the_gold_answer_anywhere():
     texts = ["Mara was born in Vellin [2].", "<think>Vellin?</think> It is Ostry.", "I don't know.", "Vellin"]
     found = StatedAnswerReward()([None] * 4, completion_texts=texts, answer=[["Vellin"], "Vellin", ["Vellin"], None])
     assert found == [1.0, 0.0, 0.0, None]
+
+
+def test_a_passage_that_only_repeats_its_call_supports_nothing_and_keeps_its_number():
+    text = "Mara was born in Vellin [2]. Mara worked in Ostry [3]."
+    (points,) = CitationReward(Contains())(completion_texts=[text], retrieved=[[FOUND[0], "", FOUND[2]]])
+    assert [value for *_, value in points] == [0.0, 0.5]
