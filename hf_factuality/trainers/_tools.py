@@ -105,6 +105,7 @@ class ToolGuard:
     def _failed(self, name: str, error: BaseException) -> Exception:
         self.counts["failed"] += 1
         self._in_a_row[name] = 0
+        error = error.__cause__ if isinstance(error.__cause__, (SystemExit, GeneratorExit)) else error
         said = redact(str(error))[: self.characters]
         self._tell(name, f"failed: {type(error).__name__}: {said}")
         return RuntimeError(self._clean(said))
