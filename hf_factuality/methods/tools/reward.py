@@ -59,7 +59,8 @@ class _SearchReward(JudgedReward):
             VerificationRequest(VerifierInput(text, question, passages), turn=TranscriptTurn(text, question, (), 1, 0))
             for text, question, passages in asked
         ]
-        judged = self.judging.judge(requests, counts=getattr(self.policy, "training", True)) if requests else []
+        # Also where there is nothing to ask: all processes count their batches together.
+        judged = self.judging.judge(requests, counts=getattr(self.policy, "training", True))
         return [_verdict(row.found) for row in judged]
 
     def _retrieved(self, columns: Mapping[str, Any]) -> Sequence[Sequence[str]]:

@@ -131,3 +131,10 @@ def test_a_passage_that_only_repeats_its_call_supports_nothing_and_keeps_its_num
     text = "Mara was born in Vellin [2]. Mara worked in Ostry [3]."
     (points,) = CitationReward(Contains())(completion_texts=[text], retrieved=[[FOUND[0], "", FOUND[2]]])
     assert [value for *_, value in points] == [0.0, 0.5]
+
+
+def test_processes_without_a_statement_count_their_batches_too(monkeypatch):
+    """Their exchange would wait for ever for the one that states nothing."""
+    reward, counted = CitationReward(Contains()), []
+    monkeypatch.setattr(reward.judging.unjudged, "add", lambda *given: counted.append(given))
+    assert reward(completion_texts=["", ""], retrieved=[FOUND, []]) == [[], []] and len(counted) == 1
