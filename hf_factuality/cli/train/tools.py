@@ -48,14 +48,14 @@ class ToolArguments(ScriptArguments):
 TYPES = ToolArguments, FactGRPOConfig, ModelConfig
 
 
-def load_questions(script):
+def load_search_questions(script):
     """The columns `question` and `answer`, with the question as a prompt that asks for a search."""
     dataset = load_split(script, ("question", "answer"))
     form = {"role": "system", "content": SEARCH}
     return dataset.map(lambda row: {"prompt": [form, {"role": "user", "content": row["question"]}]})
 
 
-def load_environment(script):
+def load_search(script):
     """What makes the search of a rollout."""
     if not script.knowledge:
         raise ValueError("name what the policy searches with --knowledge: a knowledge base of hf-factuality index")
@@ -83,8 +83,8 @@ def main(words):
     own, script, training, model = read_flags("tools", TYPES, words, ("--dataset_name", "--knowledge"))
     served = served_arguments(script.verifier_base_url, script.verifier_tokens)
     if own:
-        demo, name, dataset = None, model_name(model), load_questions(script)
-        environment, outcome = load_environment(script), StatedAnswerReward()
+        demo, name, dataset = None, model_name(model), load_search_questions(script)
+        environment, outcome = load_search(script), StatedAnswerReward()
         verifier = load_verifier(script.verifier, **served)
     else:
         demo = SearchDemo(training.output_dir)
