@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ from hf_factuality.demos.own_verifier import build_encoder
 from hf_factuality.generation import SURE_WORDS
 from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.methods.rlfh.formula import RLFH_PRESETS
+from hf_factuality.retrieval import SearchEnvironment
 from hf_factuality.rewards import RLFHReward, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import (
     AdaptiveAveragingTrainer,
@@ -43,6 +45,7 @@ from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
+from tests.trainers.tool_rollouts import save_tool_model
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -62,6 +65,7 @@ ABSTENTION = sorted(
 )
 RTUNING = sorted((REPOSITORY / "recipes" / "rtuning").glob("*.yaml"))
 SELF_CORRECTION = sorted((REPOSITORY / "recipes" / "self_correction").glob("*.yaml"))
+TOOLS = sorted((REPOSITORY / "recipes" / "tools").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
@@ -221,6 +225,34 @@ def test_every_abstention_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     if script.reward == "rlcr":
         assert (training.num_generations, training.temperature, training.beta) == (32, 0.7, 0.0)
         assert training.scale_rewards == "none"
+
+
+@pytest.mark.parametrize("path", TOOLS, **stem)
+def test_every_tools_recipe_builds_its_trainer(path, tmp_path):
+    """Citations paid at the statement need a credit by rewards; vLLM and ZeRO-2, since tools go with neither a server nor ZeRO-3."""
+    script, training, model = parse(path, "--output_dir", str(tmp_path / "out"), "--dtype", "float32")
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    environment = partial(
+        SearchEnvironment, Nowhere(), script.max_searches, script.search_passages, script.search_characters
+    )
+    make, tiny = load_training("tools").make_search_trainer, save_tool_model(tmp_path / "model", "qwen3")
+    trainer = make(script, tiny, training, rows(128), model, WholeCompletion(), environment, letters_reward)
+    names = ["letters_reward", "search_cost", "declining", "citations", "factuality"]
+    assert trainer.reward_func_names == names and trainer.reward_weights.tolist() == [1.0] * 5
+    assert training.max_tool_calling_iterations > script.max_searches
+    if path.stem != "closed-world":
+        assert recipe["use_vllm"] and recipe["vllm_mode"] == "colocate" and "zero2.yaml" in path.read_text()
+        assert script.verifier == "llm:Qwen/Qwen3-32B" and script.verifier_base_url.startswith("http://localhost")
+        assert completions_of_a_step(training, "zero2.yaml") == 128
+        longest = training.max_completion_length + 1024
+        assert recipe["vllm_max_model_length"] >= longest
+
+
+class Nowhere:
+    """A retriever that finds nothing."""
+
+    def retrieve(self, inputs, claims):
+        return [[()] * len(texts) for texts in claims]
 
 
 @pytest.mark.parametrize("path", RTUNING, **stem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -142,6 +142,17 @@ def process_advantages(group: GroupRewards) -> torch.Tensor:
 
 GroupCredit = Callable[[torch.Tensor, GroupRewards, float], torch.Tensor]
 """`(advantages, group, scale) -> (B, T)`, where `advantages` are the parent's, of shape (B,)."""
+
+
+def credit_tokens(credit: GroupCredit, advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+    """Advantages of shape (B, T) by a credit, as if tokens outside the mask were not there: in rollouts with tools these lie
+    between those of the policy, and the same place is after as many tokens of the policy."""
+    order = (~group.mask).long().argsort(dim=1, stable=True)
+    if torch.equal(order, torch.arange(order.size(1), device=order.device).expand_as(order)):
+        return credit(advantages, group, scale)
+    packed = {name: getattr(group, name).gather(1, order) for name in ("rewards", "own", "ends", "mask")}
+    found = credit(advantages, replace(group, **packed), scale)
+    return torch.zeros_like(found).scatter(1, order, found)
 
 
 def own_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:

@@ -55,5 +55,11 @@ def place_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, i
     return torch.tensor(row, dtype=torch.float32)
 
 
+def last_kept(mask: torch.Tensor) -> torch.Tensor:
+    """Place of the last true of each row of a mask of shape (B, T), bool; 0 where there is none. Shape (B,), int64."""
+    places = torch.arange(mask.size(1), device=mask.device)
+    return (places * mask).amax(dim=1) if mask.size(1) else mask.sum(dim=1)
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -22,6 +22,10 @@ class ResultText:
     failed: bool = False
 
 
+NOTHING_FOUND = "No passages were found."
+"""What a search of ours returns that finds nothing: no passage."""
+
+
 def read_result(value: Any) -> ResultText:
     """A tool's result: a text, a JSON value (as text or decoded), or a list of content blocks."""
     found = ResultText()
@@ -83,9 +87,9 @@ def _read(value: Any, found: ResultText) -> None:
         decoded = _decoded(value)
         if decoded is not None:
             _read(decoded, found)
-        elif value.strip():
+        elif value.strip() not in ("", NOTHING_FOUND):
             found.failed |= bool(_FAILED.match(value))
-            found.passages.append(value.strip())
+            found.passages += numbered_passages(value) or [value.strip()]
     elif _is_blocks(value):
         for block in value:
             _read_block(block, found)
@@ -102,6 +106,20 @@ def _read(value: Any, found: ResultText) -> None:
         found.passages += _records(value, "")
     elif (text := _scalar(value)) is not None:
         found.passages.append(text)
+
+
+_NUMBER = re.compile(r"^\[(\d{1,3})\][ \t]+", re.MULTILINE)
+
+
+def numbered_passages(text: str) -> list[str]:
+    """Passages of a text in which each stands behind its number in brackets, at the start of a line: "[1] Vellin is ...". Empty
+    for any other text."""
+    marks = list(_NUMBER.finditer(text.lstrip()))
+    if not marks or marks[0].start():
+        return []
+    ends = [*(mark.start() for mark in marks[1:]), None]
+    passages = [text.lstrip()[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)]
+    return passages if all(passages) else []
 
 
 def _is_blocks(value: Any) -> bool:

@@ -118,6 +118,21 @@ def read_transcript(messages: Any, place: str, documents: Any = None, sample: bo
     return _Reader(place, given).read(read)
 
 
+def passages_before(messages: Any, place: str) -> tuple[list[tuple[SourcedPassage, ...]], list[str]]:
+    """What tools had returned before each of these messages, and after the last one: a tuple more than messages. And all that they
+    returned, each once, in order, by which numbered passages are cited; blank where a passage only repeats its call.
+
+    `DataError`: as for [`read_transcript`].
+    """
+    _check_list(messages, place)
+    reader = _Reader(place, ())
+    known: list[tuple[SourcedPassage, ...]] = [()]
+    for number, message in enumerate(messages):
+        reader.take(number, _unwrapped(message, f"{place}, messages[{number}]"))
+        known.append(reader.known)
+    return known, [text if counts else "" for text, counts in reader.shown.items()]
+
+
 def _check_list(messages: Any, place: str) -> None:
     """Refuse what is no list of objects, and say what it seems to be."""
     fix = f"; {_READS}"
@@ -252,6 +267,7 @@ class _Reader:
         self._place = place
         self._found = Transcript()
         self._known: dict[str, SourcedPassage] = {it.text: it for it in given}
+        self.shown: dict[str, bool] = {}  # what tools returned, and whether it is more than what they were called with
         self._calls: dict[str, _Call] = {}
         self._waiting: list[_Call] = []  # calls of the message at `_calling` that have no answer yet, in their order
         self._calling: int | None = None
@@ -259,15 +275,23 @@ class _Reader:
         self._number = 0
 
     def read(self, messages: Sequence[Mapping[str, Any]]) -> Transcript:
-        for self._number, message in enumerate(messages):
-            role = message["role"]
-            if role == "tool":
-                self._result(message, message.get("content"))
-            elif role == "assistant":
-                self._assistant(message)
-            else:
-                self._asked(message, role)
+        for number, message in enumerate(messages):
+            self.take(number, message)
         return self._found
+
+    def take(self, number: int, message: Mapping[str, Any]) -> None:
+        """The next message, by its place in the list."""
+        self._number, role = number, message["role"]
+        if role == "tool":
+            self._result(message, message.get("content"))
+        elif role == "assistant":
+            self._assistant(message)
+        else:
+            self._asked(message, role)
+
+    @property
+    def known(self) -> tuple[SourcedPassage, ...]:
+        return tuple(self._known.values())
 
     @property
     def _where(self) -> str:
@@ -286,6 +310,7 @@ class _Reader:
             return
         name, given = self._answered(result)
         passages = [text for text in found.passages if not any(text in argument for argument in given)]
+        self.shown |= {text: text in passages or self.shown.get(text, False) for text in found.passages}
         self._found.echoed += len(found.passages) - len(passages)
         self._keep(passages, f"{name}, {self._where}")
 
@@ -412,9 +437,8 @@ class _Reader:
         if not content.strip() and (called or not thought):
             return
         text = completion_text({"role": "assistant", "content": content, "reasoning_content": thought or None})[0]
-        known = tuple(self._known.values())
         number = len(self._found.turns) + 1
-        self._found.turns.append(TranscriptTurn(text, self._question, known, number, self._number, self._place))
+        self._found.turns.append(TranscriptTurn(text, self._question, self.known, number, self._number, self._place))
 
 
 def _call_in(written: str) -> Mapping[str, Any]:

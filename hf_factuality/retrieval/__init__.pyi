@@ -1,5 +1,6 @@
 # Public names, which load on first use.
 from hf_factuality.retrieval.corpus import CorpusRetriever as CorpusRetriever, PassageCounts as PassageCounts
+from hf_factuality.retrieval.environment import SearchEnvironment as SearchEnvironment
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
 from hf_factuality.retrieval.pages import Page as Page
 from hf_factuality.retrieval.passages import (

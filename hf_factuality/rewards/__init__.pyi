@@ -42,4 +42,11 @@ from hf_factuality.methods.process_reward.reward import ProcessReward as Process
 from hf_factuality.methods.rlfh.reward import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
 from hf_factuality.methods.rlfh.maps import load_rlfh_maps as load_rlfh_maps
 from hf_factuality.methods.klcf.served import ServedReward as ServedReward, ServedRoles as ServedRoles
+from hf_factuality.methods.tools.reward import (
+    CitationReward as CitationReward,
+    DecliningReward as DecliningReward,
+    RubricReward as RubricReward,
+    SearchCost as SearchCost,
+    StatedAnswerReward as StatedAnswerReward,
+)
 from hf_factuality.methods.token_reward_model.reward import TokenRewardModel as TokenRewardModel

@@ -26,10 +26,16 @@ def row_evidence(value: Any, column: str) -> tuple[str, ...]:
     return passages
 
 
+RETRIEVED = "retrieved"
+"""Column in which reward functions get what tools returned in the rollout: a list of passages, of which number n is the n-th; blank
+where one only repeats its call."""
+
+
 def verifier_input(text: str, row: Mapping[str, Any], evidence_column: str, question_column: str) -> VerifierInput:
-    """A completion with its question, its evidence (text or texts, else `DataError`) and the other columns of its row."""
+    """A completion with its question, its evidence (text or texts, else `DataError`), behind what tools returned, and the other
+    columns of its row."""
     question = row.get(question_column)
-    evidence = row_evidence(row.get(evidence_column), evidence_column)
+    evidence = (*filter(None, row.get(RETRIEVED, ())), *row_evidence(row.get(evidence_column), evidence_column))
     return VerifierInput(text, question if isinstance(question, str) else None, evidence, row)
 
 

@@ -18,6 +18,8 @@ from datasets import Dataset, IterableDataset
 from jinja2 import TemplateError
 from torch.nn.functional import pad
 from transformers import ProcessorMixin, StoppingCriteriaList
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.utils import get_json_schema
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from hf_factuality.data.prompts import check_prompt_lengths
@@ -30,7 +32,7 @@ from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.markdown import code, escaped
 from hf_factuality.reading.scopes import opens_think
-from hf_factuality.rewards._rows import JudgedReward
+from hf_factuality.rewards._rows import RETRIEVED, JudgedReward
 from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
@@ -40,6 +42,8 @@ from hf_factuality.trainers._overlap import EndedRows, columns_of, together
 from hf_factuality.trainers._padding import LiveRows, by_length, may_cut, ordered, used_columns
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._token_rewards import PaidRow, TokenRewardFunc, TokenRewards, token_reward_rows
+from hf_factuality.trainers._tools import TOOL_CHARACTERS, TOOL_TIMEOUT, ToolGuard
+from hf_factuality.trainers._turns import ToolRollout, read_rollout
 from hf_factuality.verifiers.batches import BatchJudge
 
 
@@ -47,7 +51,7 @@ VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
 """Columns in which reward functions get the verifications, and the texts that these are about: what the ids decode to."""
 _TAKEN = frozenset({
     *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"),
-    *(VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED),
+    *(VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED, RETRIEVED),
 })  # fmt: skip
 """Arguments of reward functions that are no columns of the dataset: TRL's and ours."""
 # What TRL logs as a mean over the tokens of each micro-batch, beside entropy and KL, if each token has a ratio of its own.
@@ -190,9 +194,15 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
       tokens of a step, where TRL has the mean of its micro-batches' means, which depends on how rows lie. `skip_padding =
       False` leaves all to the parent.
     - **An end at infinite rewards.** A NaN reward is what TRL makes of `None`: unknown.
+    - **Rollouts with tools** (`tools`, `environment_factory`; docs/tools.md). The text of a completion is what the policy said in
+      its turns: what tools returned, and the calls, are no part of it, carry no label and have advantage 0. Reward functions get
+      what tools returned as the column `retrieved`. A call of a tool has `tool_timeout` seconds, and what it returns is cut at
+      `tool_characters`.
     """
 
     skip_padding = True
+    tool_timeout: float | None = TOOL_TIMEOUT
+    tool_characters = TOOL_CHARACTERS
     _required, _reads_images = ("prompt",), True
     _misread = frozenset()  # the parent reads prompts alone, and reward functions all other columns
 
@@ -201,6 +211,12 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
     _decoded: dict[int, tuple[list[int], TokenOffsets]] = {}
     _opened: Sequence[bool] = ()
     """Whether the rendered prompt of a row has opened a `<think>`."""
+    _with_tools = False
+    _tool_guard: ToolGuard | None = None
+    _own_masks: list[list[int]] | None = None
+    """Of rollouts with tools, 1 on the tokens that the policy wrote."""
+    _messages: Sequence[Any] = ()
+    _rollouts: Sequence[ToolRollout] = ()
     _tokens: Sequence[TokenOffsets]
     _rewards: torch.Tensor
     _token_rewards: dict[int, list[PaidRow | None]]
@@ -228,11 +244,13 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
                 raise TypeError(
                     f"the reward function {function.__name__} is a class; pass an object: {function.__name__}(...)"
                 )
-        for feature in ("tools", "environment_factory", "rollout_func"):
-            if kwargs.get(feature) and not self._takes(kwargs[feature], args):
-                raise ValueError(
-                    f"{self._name}Trainer does not support `{feature}`, whose text would be judged as the model's"
-                )
+        if kwargs.get("rollout_func") and not self._takes_rollout(kwargs["rollout_func"], args):
+            raise ValueError(
+                f"{self._name}Trainer does not support `rollout_func`, whose text would be judged as the model's"
+            )
+        self._with_tools = bool(kwargs.get("tools") or kwargs.get("environment_factory"))
+        if self._with_tools:
+            self._refuse_beside_tools(args, kwargs)
         if not reward_funcs and args.reward_weights is not None:
             raise ValueError(
                 "reward_weights without reward_funcs; set token_reward_weights or factuality_reward_weight"
@@ -243,9 +261,13 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
         )  # fmt: skip
         self._refuse_processor(self.processing_class)
         weights = torch.tensor(our_weights, dtype=torch.float32)
-        if not reward_funcs:
+        if self._with_tools:
+            self._refuse_undescribed_tools()
+            self._refuse_collective_turns()
+            self._put_environments_first(len(reward_funcs or ours), weights if not reward_funcs else None)
+        elif not reward_funcs:
             self.reward_weights = weights
-        elif ours:
+        if reward_funcs and ours:
             self.reward_funcs = [*self.reward_funcs, *ours]
             self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in ours)]
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
@@ -258,9 +280,60 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
 
-    def _takes(self, feature: Any, args: Any) -> bool:
-        """Whether a feature of the parent's is supported that generates text which the policy did not write."""
+    def _takes_rollout(self, rollout: Any, args: Any) -> bool:
+        """Whether a `rollout_func`, which may generate text that the policy did not write, is supported."""
         return False
+
+    def _refuse_beside_tools(self, args: Any, given: Mapping[str, Any]) -> None:
+        if given.get("rollout_func"):
+            raise ValueError("rollout_func generates by itself and calls no tools; leave it or the tools out")
+        if args.generation_chunks > 1:
+            raise ValueError(
+                f"generation_chunks={args.generation_chunks} with tools: a completion is judged once its last turn has ended; "
+                "set it to 1"
+            )
+        if given.get("environment_factory"):
+            self._required = ()  # an environment may write the prompt
+
+    def _refuse_undescribed_tools(self) -> None:
+        """The chat template shows the schema of each tool; the parent finds out at the first batch that one has none."""
+        for tool in self.tools:
+            try:
+                get_json_schema(tool)
+            except Exception as error:  # of several kinds, none of which the library exports
+                raise ValueError(
+                    f"the tool {getattr(tool, '__name__', tool)!r} has no schema: {error}; give it type hints, and a docstring with a "
+                    "line for each argument under 'Args:'"
+                ) from error
+
+    def _refuse_collective_turns(self) -> None:
+        """Each process has as many turns as its rollouts need: where generating is the work of all, they would wait for ever."""
+        args = self.args
+        if self.accelerator.num_processes == 1:
+            return
+        shared = {
+            "vllm_mode='server'": args.use_vllm and args.vllm_mode == "server",
+            f"vllm_tensor_parallel_size={args.vllm_tensor_parallel_size}": args.use_vllm
+            and args.vllm_tensor_parallel_size > 1,
+            "ZeRO-3": not args.use_vllm and is_deepspeed_zero3_enabled(),
+            "FSDP": not args.use_vllm and self.is_fsdp_enabled,
+        }
+        if found := [name for name, given in shared.items() if given]:
+            raise ValueError(
+                f"tools with {found[0]} on {self.accelerator.num_processes} processes: their turns would not come at the same "
+                "time; use vllm_mode='colocate' without tensor parallelism, or DDP or ZeRO-2"
+            )
+
+    def _put_environments_first(self, given: int, weights: torch.Tensor | None) -> None:
+        """Rewards that environments own stand behind the user's, which may be none, and before ours."""
+        owned = len(self.reward_funcs) - given
+        if weights is not None:  # `given` are ours
+            order = [*range(given, given + owned), *range(given)]
+            for name in ("reward_funcs", "reward_func_names", "reward_processing_classes"):
+                values = getattr(self, name)
+                setattr(self, name, [values[place] for place in order])
+            self.reward_weights = torch.cat([torch.ones(owned), weights])
+        self._num_plain += owned
 
     def _scalars(self, functions: list[TokenRewardFunc]) -> list[Callable[..., list[float | None]]]:
         """Token reward functions as TRL calls them."""
@@ -297,6 +370,13 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
+        if self._with_tools and "prompt" in columns:
+            prompt = next(iter(dataset))["prompt"]
+            if isinstance(prompt, str):
+                raise DataError(
+                    f"the {name} dataset has prompts of text, {prompt!r:.60}; with tools they must be messages: "
+                    '[{"role": "user", "content": ...}]'
+                )
         if taken := _TAKEN.intersection(columns):
             raise DataError(
                 f"the {name} dataset has a column {min(taken)!r}, under which reward functions get something else; rename it"
@@ -326,7 +406,8 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
         ]
         limit = min(filter(None, limits), default=math.inf)
         for dataset in (self.train_dataset, *named_datasets(self.eval_dataset).values()):
-            if isinstance(dataset, Dataset):  # what is streamed has no rows yet
+            # What is streamed has no rows yet, and the prompts of an environment are its own.
+            if isinstance(dataset, Dataset) and "prompt" in dataset.column_names:
                 # Who asks for more than there is wants completions up to the end of the context.
                 completion = args.max_completion_length if (args.max_completion_length or limit) < limit else 1
                 check_prompt_lengths(dataset, self._tokenizer, limit - completion, self._template_settings)
@@ -471,6 +552,25 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
                 hooks.callback(model.register_forward_hook(live.after, with_kwargs=True).remove)
             yield
 
+    # 5b. Tools are called, and the policy goes on, turn after turn.
+
+    def _tool_call_loop(self, prompts, prompt_ids, completion_ids, completions, logprobs, images, multimodal_fields):
+        if self._tool_guard is None:
+            self._tool_guard = ToolGuard(self._tokenizer.all_special_tokens, self.tool_timeout, self.tool_characters)
+        guard = self._tool_guard
+        guard.begin()
+        for tools in (*self._sync_tool_dicts, *self._async_tool_dicts):
+            tools.update({name: guard.guarded(tool) for name, tool in tools.items()})
+        output = super()._tool_call_loop(
+            prompts, prompt_ids, completion_ids, completions, logprobs, images, multimodal_fields
+        )
+        # An environment whose method was left behind may still be written to.
+        for pool in (getattr(self, "_environment_pool", None) or {}).values():
+            pool[:] = [one for one in pool if not any(one is left for left in guard.hanging)]
+        self._own_masks, self._messages = output[0], output[1]
+        self._log_sums({f"tools/{name}": (guard.counts[name], None) for name in ("timeouts", "cut")})
+        return output
+
     def _hand_over(self, places: Sequence[int], completion_ids: list[list[int]]) -> None:
         """Let judges begin with the completions at these places of the batch."""
         if not self._generating:
@@ -487,6 +587,14 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
 
     def _offsets(self, completion_ids: list[list[int]]) -> list[TokenOffsets]:
         """Characters of tokens; what was decoded when it was handed over is not decoded again."""
+        if self._own_masks is not None:
+            self._rollouts = [
+                read_rollout(self._tokenizer, ids, mask, messages, opened)
+                for ids, mask, messages, opened in zip(
+                    completion_ids, self._own_masks, self._messages, self._opened, strict=True
+                )
+            ]
+            return [rollout.tokens for rollout in self._rollouts]
         known = self._decoded
         self._decoded = {
             place: known[place] if known.get(place, (None,))[0] == ids else (ids, token_offsets(self._tokenizer, ids))
@@ -530,6 +638,9 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         told = [{**row, THINK_OPENED: opens} for row, opens in zip(inputs, self._opened, strict=True)]
+        if self._with_tools:
+            found = [list(rollout.passages) for rollout in self._rollouts]
+            told = [{**row, RETRIEVED: passages} for row, passages in zip(told, found, strict=True)]
         self._rewards = super()._calculate_rewards(told, prompts, completions, completion_ids_list)
         return self._rewards
 
@@ -557,6 +668,12 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
                     known[index] |= weights[number] != 0
         return rewards, ends, known
 
+    @staticmethod
+    def _own_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The tokens of completions that the policy wrote, (B, T), bool."""
+        mask = batch["completion_mask"].bool()
+        return mask & batch["tool_mask"].bool() if "tool_mask" in batch else mask
+
     # 8. The loss of a micro-batch.
 
     def _without_padding(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -577,9 +694,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
     def _compute_loss(self, model, inputs):
         loss = super()._compute_loss(model, inputs)
         if self.model.training and self.skip_padding:
-            mask = inputs["completion_mask"]
-            passed = (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()
-            self._tokens_passed = [*(self._tokens_passed or ()), passed]
+            self._tokens_passed = [*(self._tokens_passed or ()), self._own_tokens(inputs).sum()]
             if self.accelerator.sync_gradients:
                 self._weigh_by_tokens()
         return loss

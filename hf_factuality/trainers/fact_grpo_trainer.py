@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,9 @@ from hf_factuality.functional import (
     token_values,
 )
 from hf_factuality.functional.credit import tokens_inside
-from hf_factuality.functional.group_credit import GroupRewards
+from hf_factuality.functional.group_credit import GroupRewards, credit_tokens
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
+from hf_factuality.functional.token_rewards import last_kept
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
 from hf_factuality.reading.scopes import scope_ranges
@@ -37,12 +39,14 @@ from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._painted import PaintedCompletions, StoredCompletions
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
+from hf_factuality.trainers._turns import joined, turn_requests
 from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, PolicyRollout, SamplingTrainer
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.searched import SearchedVerifier
 from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
 
@@ -67,7 +71,9 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     `completion_texts` (what its ids decode to without special tokens), each judged once. Where nothing is known it has an `error`, or its
     `judged` is false.
 
-    Tools, environments, `rollout_func` and vision-language models are refused.
+    With `tools` or `environment_factory` each turn of a completion is judged by what tools had returned before it, beside the
+    evidence of its row; what tools return carries no label and no loss (docs/tools.md). `rollout_func` and vision-language
+    models are refused.
 
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, **kwargs:
@@ -146,10 +152,15 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         self._guard = verifier
-        if self._guard.requires_evidence and args.remove_unused_columns:
+        searches = bool(kwargs.get("tools") or kwargs.get("environment_factory"))
+        if self._guard.requires_evidence and args.remove_unused_columns and not searches:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
         self._evidence_column, self._rollout = args.evidence_column, kwargs.get("rollout_func")
-        self.judging = BatchJudge(self._guard, UnjudgedBatches())
+        if searches and self._guard.requires_evidence:
+            # The rollout is the search: where it found nothing, nothing is supported.
+            verifier = copy.copy(verifier)
+            verifier.verifier = SearchedVerifier(self._guard.verifier)
+        self.judging = BatchJudge(verifier, UnjudgedBatches())
 
         def factuality(prompts, completions, completion_ids, log_extra, **columns):
             self._pay_factuality(self._judged, completion_ids)
@@ -164,16 +175,17 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             raise ValueError(
                 f"verify_scope='think': the reward {name!r} pays what is found in the answer; set it to 'answer'"
             )
-        if not own and not paid and args.factuality_reward_weight == 0:
-            raise ValueError(
-                f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
-            )
+        nothing = f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
+        if not own and not paid and args.factuality_reward_weight == 0 and not kwargs.get("environment_factory"):
+            raise ValueError(nothing)
         self._num_plain = len(own)
         self._use_method(self._method_of(args, own, token_reward_funcs, kwargs.get("rollout_func")))
         weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
             model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
         )
+        if not own and not self.reward_weights.any():  # of an environment that owns no reward either
+            raise ValueError(nothing)
         self._bind_policy(paid)
         if by_rewards:
             self._require_statements(paid, args.factuality_reward_weight)
@@ -221,10 +233,15 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             self.args.refuse_token_advantages("a reward that is paid at its own spans")
         return taken
 
-    def _takes(self, feature, args):
+    def _takes_rollout(self, rollout, args):
         # Nothing is labelled, and nothing judged before the last turn has ended.
         nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
-        return isinstance(feature, PolicyRollout) and nothing
+        return isinstance(rollout, PolicyRollout) and nothing
+
+    def _refuse_beside_tools(self, args, given):
+        super()._refuse_beside_tools(args, given)
+        if args.variant != "paper":
+            raise ValueError(f"variant={args.variant!r} with tools: its format is that of one turn; set it to 'paper'")
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
@@ -235,6 +252,8 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         if not self._guard.requires_evidence:
             return
         column = self._evidence_column
+        if self._with_tools and column not in columns:
+            return  # what they return is evidence
         if column not in columns:
             raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(columns)}")
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
@@ -251,7 +270,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         """What is asked about completions at these places of the batch."""
         args, asked = self.args, []
         for number, text, columns in zip(places, texts, rows, strict=True):
-            if self._guard.requires_evidence and args.evidence_column not in columns:
+            if self._guard.requires_evidence and args.evidence_column not in columns and not self._with_tools:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
             opened = self._opened[number]
             # The released code leaves completions alone that break the format: nothing of them is judged.
@@ -273,7 +292,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._tokens = self._offsets(completion_ids_list)
         asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs), range(len(inputs)))
-        self._judged = self.judging.judge(asked, counts=self.model.training)
+        self._judged = self._judge_turns(asked) if self._with_tools else self._judge(asked)
         inputs = [
             {**row, VERIFICATIONS: judged.verification, COMPLETION_TEXTS: tokens.text}
             for row, judged, tokens in zip(inputs, self._judged, self._tokens, strict=True)
@@ -298,6 +317,15 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()
+
+    def _judge(self, asked: Sequence[VerificationRequest]) -> list[JudgedRow]:
+        return self.judging.judge(asked, counts=self.model.training)
+
+    def _judge_turns(self, asked: Sequence[VerificationRequest]) -> list[JudgedRow]:
+        """Each turn is judged by what tools had returned before it."""
+        turns = [turn_requests(rollout, row) for rollout, row in zip(self._rollouts, asked, strict=True)]
+        judged = iter(self._judge([request for own in turns for _, request in own]))
+        return [joined(row, [(turn, next(judged)) for turn, _ in own]) for row, own in zip(asked, turns, strict=True)]
 
     def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""
@@ -341,7 +369,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        mask, units = output["completion_mask"].bool(), [_units(row) for row in self._judged]
+        mask, units = self._own_tokens(output), [_units(row) for row in self._judged]
         # Rows without any labelled unit (no evidence, no think block, not judged) stay as they are.
         outside = [float(self.args.outside_factuality) if its else 0.0 for its in units]
         offsets = [tokens.offsets for tokens in self._tokens]
@@ -351,7 +379,10 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             shaped = self._credited(before, mask)
         else:
             shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
-        output["advantages"] = self._with_span_advantages(shaped, mask)
+        shaped = self._with_span_advantages(shaped, mask)
+        if "tool_mask" in output and shaped.dim() == 2:
+            shaped = shaped * output["tool_mask"]  # the policy did not write what tools returned
+        output["advantages"] = shaped
         if output["advantages"].dim() == 2:
             flipped = (output["advantages"] * before.unsqueeze(1) < 0) & mask
             self._logs["extra"]["group_advantage"].extend(self._show_advantages(output["advantages"], mask))
@@ -365,10 +396,9 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         own, ends, _ = self._paid(mask)
         known = ~torch.isnan(self._earned)
         # Completions that are left out since they were cut have no mask, but are compared with.
-        lengths = torch.tensor([[len(tokens.offsets)] for tokens in self._tokens], device=mask.device)
-        whole = torch.arange(mask.size(1), device=mask.device) < lengths
+        whole = self._whole(mask)
         rest = torch.nan_to_num(self._earned).unsqueeze(1) - own.sum(1, keepdim=True)
-        rewards = own.scatter_add(1, (lengths - 1).clamp(min=0), rest)
+        rewards = own.scatter_add(1, last_kept(whole).unsqueeze(1), rest)
         # Groups may be spread over the processes.
         here = self.accelerator.process_index * len(mask)
         everywhere = [
@@ -381,8 +411,16 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         group = GroupRewards(
             rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
         )
-        shaped = self._credit.rewards(before.squeeze(1), group, self.args.credit_scale)
+        shaped = credit_tokens(self._credit.rewards, before.squeeze(1), group, self.args.credit_scale)
         return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)
+
+    def _whole(self, mask: torch.Tensor) -> torch.Tensor:
+        """Tokens that the policy wrote, (B, T), also of completions that are left out since they were cut."""
+        if self._own_masks is None:
+            rows = [[1] * len(tokens.offsets) for tokens in self._tokens]
+        else:
+            rows = self._own_masks
+        return torch.tensor([row + [0] * (mask.size(1) - len(row)) for row in rows], device=mask.device) == 1
 
     def _with_span_advantages(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Advantages in which those of a reward with spans, times its weight, replace all others at its spans: (B, T), or (B,)
@@ -420,7 +458,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         # The parent reads the old ones after this pass; where there are none it takes the new ones, and all ratios are 1.
         if inputs is not None and inputs.get("old_per_token_logps") is not None:
             inputs["old_per_token_logps"] = gspo_token_reference(
-                output[0], inputs["old_per_token_logps"], inputs["completion_mask"]
+                output[0], inputs["old_per_token_logps"], self._own_tokens(inputs).long()
             )
         return output
 

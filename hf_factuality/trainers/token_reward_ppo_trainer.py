@@ -20,6 +20,7 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
+from hf_factuality.functional.token_rewards import last_kept
 from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._padding import by_length
@@ -36,7 +37,8 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
     and values into advantages of shape (B, T), and these are whitened over the global generation batch. The KL penalty to
     the reference stands in the rewards and not in the loss. One completion per prompt is enough.
 
-    Tools, environments, `rollout_func` and vision-language models are refused.
+    With `tools` or `environment_factory` the values and advantages of what tools return count as if it were not there
+    (docs/tools.md). `rollout_func` and vision-language models are refused.
 
     Args:
         model, train_dataset, eval_dataset, processing_class, **kwargs:
@@ -91,12 +93,13 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
             raise ValueError(
                 f"reward_funcs: {placed[0]!r} is paid at its own characters; pass a token reward function, or use FactGRPOTrainer"
             )
-        if not given and not own:
+        if not given and not own and not kwargs.get("environment_factory"):
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
         weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
         if len(weights) != len(given):
             raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
         self._plain: torch.Tensor | None = None
+        self._num_plain = len(own)
         paid = [*own, *token_reward_funcs]
         self._use_method(reward_method(paid, [*(args.reward_weights or [1.0] * len(own)), *weights], "PPO"))
         super().__init__(model, own, given, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
@@ -104,7 +107,6 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
             raise ValueError(
                 f"freezing_actor_steps with weight_decay={args.weight_decay} under DeepSpeed; set one of them to 0"
             )
-        self._num_plain = len(own)
         policy = self.accelerator.unwrap_model(self.model)
         policy = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         self.critic = make_critic(args.critic_model, policy, args.trust_remote_code, args.gradient_checkpointing)
@@ -128,11 +130,11 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        args, mask = self.args, output["completion_mask"].bool()
+        args, mask = self.args, self._own_tokens(output)
         rewards, known = self._place_rewards(mask)
         if args.reward_clip is not None:
             rewards = rewards.clamp(-args.reward_clip, args.reward_clip)
-        last = (mask.sum(dim=1) - 1).clamp(min=0).unsqueeze(1)
+        last = last_kept(mask).unsqueeze(1)
         if args.missing_eos_penalty:
             ends_of_text = torch.tensor([self.eos_token_ids], device=mask.device).flatten()
             ends = torch.isin(output["completion_ids"].gather(1, last), ends_of_text)
@@ -159,14 +161,14 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
         # The parent leaves out of its loss, and of the number that it divides by, what this mask leaves out.
         output["tool_mask"] = learned.long()
         output["num_items_in_batch"] = self.accelerator.gather(learned.sum()).sum()
-        self._log_rollouts(output, rewards, kl, raw, known)
+        self._log_rollouts(output, mask, rewards, kl, raw, known)
         return output
 
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
         rewards, _, known = self._paid(mask)
         weights = self.reward_weights[: self._num_plain].to(mask.device)
-        last = (mask.sum(dim=1) - 1).clamp(min=0)
+        last = last_kept(mask)
         rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * weights).nansum(dim=1)
         return rewards, known | (~torch.isnan(self._plain) & (weights != 0)).any(dim=1)
 
@@ -256,8 +258,8 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
 
     # The log and the card.
 
-    def _log_rollouts(self, output, rewards, kl, advantages, known):
-        mask, learned = output["completion_mask"].bool(), output["tool_mask"].bool()
+    def _log_rollouts(self, output, mask, rewards, kl, advantages, known):
+        learned = output["tool_mask"].bool()
         values, returns = output["old_values"], output["returns"]
         sums = {
             "kl": (kl.sum(), mask.sum()),

@@ -49,7 +49,7 @@ SECONDS_AT_EXIT = 2.0
 MAX_SECONDS_LOST = 300.0
 
 
-class _TimedOut(Exception):
+class TimedOut(Exception):
     """The guard's own timeout, with what was judged before; a verifier's `TimeoutError` is a failure like any other."""
 
     def __init__(self, judged: Sequence[Verification] = ()):
@@ -120,11 +120,11 @@ def _end_calls() -> None:
 
 
 def answer_of(answers: queue.SimpleQueue, timeout: float | None = None) -> Any:
-    """Result of a function that was submitted; raises what it raises, and `_TimedOut` after `timeout` seconds."""
+    """Result of a function that was submitted; raises what it raises, and `TimedOut` after `timeout` seconds."""
     try:
         result, error = answers.get(timeout=None if timeout is None else max(timeout, 0.0))
     except queue.Empty:
-        raise _TimedOut from None
+        raise TimedOut from None
     if error is None:
         return result
     if isinstance(error, Exception):
@@ -196,7 +196,7 @@ class GuardedVerifier:
             try:
                 results += self._verify_chunk(chunk, deadline)
                 timeouts = 0
-            except _TimedOut as stop:
+            except TimedOut as stop:
                 missing = len(chunk) - len(stop.judged)
                 error = f"timeout: no answer within {self.timeout:g} s"
                 results += [*stop.judged, *[Verification(error=error)] * missing]
@@ -215,7 +215,7 @@ class GuardedVerifier:
     def _verify_chunk(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Verification]:
         try:
             results = self._call(chunk, deadline)
-        except (_TimedOut, *self.raises):
+        except (TimedOut, *self.raises):
             raise
         except Exception as error:
             if len(chunk) == 1:
@@ -231,8 +231,8 @@ class GuardedVerifier:
             started = time.monotonic()
             try:
                 judged += self._verify_chunk([item], deadline)
-            except _TimedOut:
-                raise _TimedOut(judged) from None
+            except TimedOut:
+                raise TimedOut(judged) from None
             if judged[-1].error is not None:
                 lost += time.monotonic() - started
         return judged
@@ -247,7 +247,7 @@ class GuardedVerifier:
             try:
                 answers = self._worker.submit(lambda: self.verifier.verify(chunk))
                 results = answer_of(answers, deadline - time.monotonic())
-            except (_TimedOut, KeyboardInterrupt):
+            except (TimedOut, KeyboardInterrupt):
                 self._worker.close()  # it ends by itself if the call ever returns
                 self._given_up = [*self.hanging, self._worker]
                 self._worker = None

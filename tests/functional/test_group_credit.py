@@ -12,6 +12,7 @@ from hf_factuality.functional.credit import CREDITS
 from hf_factuality.functional.group_credit import (
     PLACES,
     GroupRewards,
+    credit_tokens,
     gae_credit,
     group_to_go,
     own_credit,
@@ -367,3 +368,29 @@ def test_regressed_values_are_a_baseline():
 def test_biased(name):
     found, truth = expected_gradients(BIASED[name])
     assert (found - truth).abs().max() > 1e-2 * truth.abs().max()
+
+
+@pytest.mark.parametrize("name", [name for name, credit in CREDITS.items() if credit.rewards is not None])
+def test_tokens_of_others_in_between_are_as_if_they_were_not_there(name):
+    """As in rollouts with tools."""
+    generator = torch.Generator().manual_seed(0)
+    lengths, places = [5, 4, 5, 3], [[0, 1, 4, 5, 7], [0, 3, 4, 5], [0, 1, 2, 3, 4], [1, 2, 6]]
+    tight, wide = (
+        {kind: torch.zeros(4, size, dtype=dtype) for kind, dtype in
+         (("rewards", torch.float32), ("own", torch.float32), ("ends", torch.bool), ("mask", torch.bool))}
+        for size in (5, 8)
+    )  # fmt: skip
+    for row, (length, own) in enumerate(zip(lengths, places, strict=True)):
+        paid, ends = torch.randn(length, generator=generator), torch.rand(length, generator=generator) < 0.5
+        for kind, values in (("rewards", paid), ("own", paid * ends), ("ends", ends), ("mask", torch.ones(length).bool())):  # fmt: skip
+            tight[kind][row, :length] = values
+            wide[kind][row, own] = values
+    known, advantages = torch.ones(4, dtype=torch.bool), torch.randn(4, generator=generator)
+    expected, found = (
+        credit_tokens(CREDITS[name].rewards, advantages, GroupRewards(**own, known=known, group_size=2), 0.5)
+        for own in (tight, wide)
+    )
+    assert expected.any()
+    for row, own in enumerate(places):
+        torch.testing.assert_close(found[row, own], expected[row, : len(own)])
+    assert (found[~wide["mask"]] == 0).all()

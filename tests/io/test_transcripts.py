@@ -10,7 +10,7 @@ import pytest
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.tool_results import read_result
-from hf_factuality.io.transcripts import read_transcript
+from hf_factuality.io.transcripts import passages_before, read_transcript
 from tests.conftest import searched
 
 
@@ -354,3 +354,43 @@ def test_whatever_is_broken_is_read_or_named(count):
             assert turn.text.strip() and (turn.question is None or turn.question.strip())
             assert all(it.text.strip() and it.source for it in turn.passages)
     assert count / 10 < refused < count
+
+
+@pytest.mark.parametrize(
+    ("text", "passages"),
+    [
+        ("[1] Vellin is a town.\n[2] Ostry is a river.\nIt is long.", ["Vellin is a town.", "Ostry is a river.\nIt is long."]),
+        ("[7] Vellin is a town.", ["Vellin is a town."]),
+        ("See [1] Vellin.\n[2] Ostry.", ["See [1] Vellin.\n[2] Ostry."]),  # a text with citations
+        ("[1]\n[2] Ostry.", ["[1]\n[2] Ostry."]),
+        ("[1, 2]", ["1, 2"]),  # JSON
+        ("No passages were found.", []),
+    ],
+)  # fmt: skip
+def test_numbered_results_are_a_passage_each(text, passages):
+    assert read_result(text).passages == passages
+
+
+def test_what_was_known_before_each_message():
+    call = {"type": "function", "function": {"name": "search", "arguments": {"query": "Vellin is a town."}}}
+    messages = [
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [call]},
+        {"role": "tool", "name": "search", "content": "[1] Vellin is a town.\n[2] Ostry is a river."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "search", "content": '{"error": "down"}'},
+        {"role": "assistant", "content": "Ostry is a river."},
+    ]
+    before, shown = passages_before(messages, "row 1")
+    known = [[passage.text for passage in passages] for passages in before]
+    assert shown == ["", "Ostry is a river."], "passage 2 stays the second"
+    # The first passage only repeats what was asked.
+    assert known == [
+        [],
+        [],
+        ["Ostry is a river."],
+        ["Ostry is a river."],
+        ["Ostry is a river."],
+        ["Ostry is a river."],
+    ]
+    with pytest.raises(DataError, match="row 1"):
+        passages_before([{"role": "critic", "content": "a"}], "row 1")

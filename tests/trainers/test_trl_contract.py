@@ -83,6 +83,18 @@ HOOKS = {
         "_generate_single_turn": [
             *("self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images")
         ],
+        "_tool_call_loop": [
+            *(
+                "self",
+                "prompts",
+                "prompt_ids",
+                "completion_ids",
+                "completions",
+                "logprobs",
+                "images",
+                "multimodal_fields",
+            )
+        ],
     },
     (GRPOTrainer, ChecksDatasets): DATASETS,
     (_BaseTrainer, ChecksDatasets): DATASETS,

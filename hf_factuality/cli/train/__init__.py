@@ -21,6 +21,7 @@ METHODS = {
     "mask_dpo": "Mask-DPO: DPO that masks the false sentences of the chosen answer and the true ones of the rejected",
     "fdpo": "F-DPO: DPO with a factuality label per answer, label flips and a margin",
     "abstention": "TruthRL, KnowRL, RLCR, DCPO: GRPO that rewards abstention or calibrated confidence",
+    "tools": "Rollouts that search: GRPO on the answer, on what the search supports and on citations",
     "rtuning": "R-Tuning: SFT that teaches the model to refuse what it does not know",
     "raft": "RAFT: sample answers, keep the best one by a verifier, SFT on it, and repeat",
     "self_correction": "Self-correction: answers that the model checks itself and revises; SFT, DPO and RL",

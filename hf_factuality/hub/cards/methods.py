@@ -104,6 +104,7 @@ _RLCR = Paper("2507.16806", "Beyond Binary Rewards: Training LMs to Reason About
 _DCPO = Paper("2603.09117", "Decoupling Reasoning and Confidence: Resurrecting Calibration in Reinforcement Learning from Verifiable Rewards")  # fmt: skip
 _LOVEC = Paper("2505.23912", "LoVeC: Reinforcement Learning for Better Verbalized Confidence in Long-Form Generations")  # fmt: skip
 _CORRECTION = Paper("2502.19613", "Self-rewarding correction for mathematical reasoning")
+_CARR = Paper("2601.06021", "Chaining the Evidence: Robust Reinforcement Learning for Deep Search Agents with Citation-Aware Rubric Rewards")  # fmt: skip
 _CORRECTS = {"name": "Self-rewarding correction", "paper": _CORRECTION, "tag": "self-rewarding-correction",
              "aim": "it finds and mends errors of its own answers"}  # fmt: skip
 _SELF = "The model judges its own answers, without a source: what it is wrong about and sure of it does not revise."
@@ -135,6 +136,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "lovec": Method("the reward of LoVeC", "LoVeC", _LOVEC, "lovec", aim=_SURE),
         "correction": Method("the last answer's score", **_CORRECTS, limits=(_GOLD, _SELF)),
         "answers": Method("the answers' score", aim="more of its answers are right", limits=(_GOLD,)),
+        "citations": Method("whether what its statements cite supports them", aim="it cites passages that support what it states"),
+        "rubrics": Method("the single facts that its answers name and support by citations", paper=_CARR, aim="it cites passages that support what it states"),
+        "declining": Method("a reward of declining where a search finds nothing", aim=_DECLINES),
+        "search_cost": Method("a price for calls of tools", aim=None, limits=()),
         "format": Method("a reward of the format", aim=None, limits=()),
         "process": Method("the steps' scores", aim="its steps are right", limits=("Training follows the model that scored the steps, and it errs.",)),
         "reward_model": Method("a reward model", aim=None, limits=("Training follows the reward model, and it errs.",)),
