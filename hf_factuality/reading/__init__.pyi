@@ -22,6 +22,8 @@ from hf_factuality.reading.scopes import SCOPES as SCOPES
 from hf_factuality.reading.scopes import opens_think as opens_think
 from hf_factuality.reading.scopes import scope_ranges as scope_ranges
 from hf_factuality.reading.scopes import scope_text as scope_text
+from hf_factuality.reading.scopes import skip_closing_think as skip_closing_think
+from hf_factuality.reading.scopes import think_end as think_end
 from hf_factuality.reading.sentences import sentence_offsets as sentence_offsets
 from hf_factuality.reading.statements import Citation as Citation
 from hf_factuality.reading.statements import Sentence as Sentence

@@ -12,6 +12,7 @@ SCOPES = ("answer", "think", "completion")
 """What of a completion is judged."""
 THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
 _OPENED = re.compile(r"<think\b[^<>]*>\Z", re.IGNORECASE)
+_CLOSING = re.compile(r"\s*</think\b[^<>]*>", re.IGNORECASE)
 _ANSWER_TAG = re.compile(r"<answer\b[^<>]*>", re.IGNORECASE)
 
 
@@ -77,3 +78,14 @@ def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> 
 def opens_think(prompt: str) -> bool:
     """Whether a text ends in an opening `<think>`, white space aside."""
     return _OPENED.search(prompt.rstrip()) is not None
+
+
+def think_end(text: str) -> int:
+    """Where the last closing tag of reasoning ends; 0 without one."""
+    return max((tag.end() for tag in _CLOSING.finditer(text)), default=0)
+
+
+def skip_closing_think(text: str, start: int) -> int:
+    """Where a closing tag of reasoning ends that stands at `start`, white space aside; `start` without one."""
+    tag = _CLOSING.match(text, start)
+    return tag.end() if tag else start

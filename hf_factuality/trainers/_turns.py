@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_factuality.io.transcripts import TranscriptTurn, passages_before
 from hf_factuality.offsets import place_empty
-from hf_factuality.reading.scopes import opens_think
+from hf_factuality.reading.scopes import opens_think, skip_closing_think, think_end
 from hf_factuality.spans import BETWEEN, LabeledSpan, TokenOffsets, Verification, token_offsets
 from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
@@ -140,7 +140,7 @@ def call_ranges(text: str, message: Mapping[str, Any], tokenizer: Any) -> list[t
     """Characters of a turn in which tools are called, well-formed or not; in order."""
     field = ((getattr(tokenizer, "response_template", None) or {}).get("fields") or {}).get("tool_calls") or {}
     opens = field.get("open_pattern") or (re.escape(field["open"]) if field.get("open") else None)
-    begins = text.rfind("</think>") + 1  # a call that is only thought of is none
+    begins = think_end(text)  # a call that is only thought of is none
     found: list[tuple[int, int]] = []
     while opens and (call := re.compile(opens).search(text, begins)):
         closes = field.get("close_pattern") or (re.escape(field["close"]) if field.get("close") else r"\Z")
@@ -153,8 +153,7 @@ def call_ranges(text: str, message: Mapping[str, Any], tokenizer: Any) -> list[t
         end = max(
             [text.rfind(part) + len(part) for part in parts if isinstance(part, str) and part in text], default=0
         )
-        tag = re.compile(r"\s*</think>").match(text, end)
-        found = [(tag.end() if tag else end, len(text))]
+        found = [(skip_closing_think(text, end), len(text))]
     return [(start, end) for start, end in found if start < end]
 
 

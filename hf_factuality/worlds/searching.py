@@ -400,7 +400,7 @@ class SearchWorldVerifier:
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
         """Per input its sentences; `NO_FACT` where they state nothing."""
-        found = self.verify([replace(item, evidence=()) for item in inputs])
+        found = [self._verify(replace(item, evidence=())) for item in inputs]
         return [
             [span if span.label is Label.NO_FACT else replace(span, label=None) for span in own.spans] for own in found
         ]
