@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.demos.searching import measure_rollouts, search_figures
 from hf_factuality.methods.tools.formula import FAITHRL
-from hf_factuality.methods.tools.reward import CitationReward, SearchCost
+from hf_factuality.methods.tools.reward import CitationReward, DecliningReward, SearchCost
 from hf_factuality.worlds.searching import TOKENS, SearchWorld, SearchWorldConfig, SearchWorldVerifier
 
 
@@ -83,6 +83,7 @@ def arms(rate=None):
         "... and a price for searches": arm(
             SearchCost, support=1.0, credit="to_go", citations="statement", rate=rate
         ),
+        "outcome + declining": arm(DecliningReward, rate=rate),
         "FaithRL's rewards": arm(support=1.0, credit=FAITHRL, rate=rate),
     }  # fmt: skip
 
