@@ -1,7 +1,5 @@
 """The experiment with tools: a small policy that searches a corpus, arms that differ in what is paid, and what is counted."""
 
-from statistics import fmean
-
 import torch
 from datasets import concatenate_datasets
 from harness import Run
@@ -32,15 +30,6 @@ def policy(world, model):
     return SearchWorld(SearchWorldConfig(seed=world.seed)).build_policy()
 
 
-def outcome_of(world):
-    """Share of the two things asked for that the answer gets right; declining is right where nobody can know."""
-
-    def outcome(completion_texts, person, **columns):
-        return [fmean(world.right(text, name).values()) for text, name in zip(completion_texts, person, strict=True)]
-
-    return outcome
-
-
 def make(run, rewards, world, **settings):
     own = {name: settings.pop(name) for name in ("token_reward_funcs", "credit")}
     args = FactGRPOConfig(
@@ -58,7 +47,7 @@ def arm(*more, support=0.0, credit="none", citations=None, rate=None, **settings
 
     def train(run):
         world = searched(run)
-        rewards, paid = [outcome_of(world), *(one() for one in more)], []
+        rewards, paid = [world.outcome, *(one() for one in more)], []
         if citations == "end":
             rewards.append(CitationReward(SearchWorldVerifier(), at="end"))
         elif citations:

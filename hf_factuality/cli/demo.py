@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from hf_factuality.cli.shared import add_flag
@@ -25,12 +24,7 @@ def add_parser(commands: Any) -> None:
     more = f"; may be repeated, for a choice of several (default {choices}): {VERIFIER_HELP}"
     add_flag(demo, "verifier", more, action="append")
     add_flag(demo, "port", " (default 7860); 0 for a free one", default=7860)
-    demo.add_argument(
-        "--space",
-        type=Path,
-        metavar="FOLDER",
-        help="folder to write a Space of Hugging Face to that shows this, instead",
-    )
+    add_flag(demo, "space", metavar="FOLDER")
     demo.set_defaults(run=_demo)
 
 

@@ -73,6 +73,7 @@ FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "scorers": (str, SCORERS_HELP),
     "seed": (int, "seed"),
     "selector": (str, "verifier whose scores choose"),
+    "space": (Path, "folder to write a Space of Hugging Face to that shows this, instead"),
     "split": (str, "split of the dataset"),
     "step_split": (str, "what ends a step"),
     "stop": (str, "text that ends a completion"),

@@ -32,12 +32,7 @@ def add_parser(commands: Any) -> None:
         help="completions that are shown at once (default 1000)",
     )
     add_flag(view, "port", " (default 7860); 0 for a free one", default=7860)
-    flag(
-        "--space",
-        type=Path,
-        metavar="FOLDER",
-        help="folder to write a Space of Hugging Face to that shows this, instead",
-    )
+    add_flag(view, "space", metavar="FOLDER")
     view.set_defaults(run=_view)
 
 

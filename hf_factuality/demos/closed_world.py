@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLES_SHOWN = 30
 _LESS_IS_BETTER = {"wrong", "empty"}
 _CHECKED = {"consistent": Label.SUPPORTED, "contradictory": Label.CONTRADICTED, "missing": Label.UNVERIFIABLE}
-_NEITHER = {"refused", "no_claim", "sentences", "fact_free", "tokens"}
+_NEITHER = {"refused", "declined", "calls", "no_claim", "sentences", "fact_free", "tokens"}
 # These are shares of all claims and of all sentences; the other figures are means over completions.
 _WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("sentences",)}
 
@@ -61,6 +61,7 @@ class ClosedWorldDemo:
     max_new_tokens = 48
     count_repeats = False
     compared: frozenset[str] = frozenset()
+    judge = "WorldVerifier"
 
     def __init__(self):
         import torch
@@ -138,9 +139,10 @@ class ClosedWorldDemo:
     def _stored(self, name: str) -> list[StoredCompletion]:
         found, rows = self._found[name], [dict(row) for row in self.test_dataset]
         outcomes = self._outcomes(rows, found.completions, found.sentences)
-        by = "WorldVerifier"
         return [
-            StoredCompletion(text, verification, row["question"], row.get("answer"), outcome=outcome, verifier=by)
+            StoredCompletion(
+                text, verification, row["question"], row.get("answer"), outcome=outcome, verifier=self.judge
+            )
             for text, verification, row, outcome in zip(
                 found.completions, found.verifications, rows, outcomes, strict=True
             )
@@ -193,7 +195,7 @@ class ClosedWorldDemo:
                         "used": len(rows), "style": None, "seed": None, "dropped": {}},
             "generation": {"prompt_format": "chat", "chat_template_kwargs": {}, "max_new_tokens": self.max_new_tokens,
                            "temperature": 1.0, "top_p": 1.0, "n_samples": 1, "seed": 0, "stop": []},
-            "verifier": {"name": "WorldVerifier", "extractor": None, "judge": None},
+            "verifier": {"name": self.judge, "extractor": None, "judge": None},
             "note": self.setting,
         }  # fmt: skip
         return measured_entry(self.benchmark, key, items, higher_is_better=better, title=title, **{**how, **other})

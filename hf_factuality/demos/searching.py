@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from accelerate import PartialState
+from transformers import PrinterCallback
 
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.methods.tools.formula import CitedStatement, citation_figures
@@ -112,6 +113,7 @@ def measure_rollouts(
             verifier=SearchWorldVerifier(),
             environment_factory=environment,
         )
+        trainer.remove_callback(PrinterCallback)  # of the evaluation's own figures, which say nothing here
         trainer.evaluate()
     return found[: len(dataset)]
 
@@ -161,6 +163,7 @@ class SearchDemo(ClosedWorldDemo):
     data = "questions about people of a closed world, with a corpus to search"
     setting = "Questions about people held out from training, one rollout each at temperature 1."
     max_new_tokens = TOKENS
+    judge = "SearchWorldVerifier"
 
     def __init__(self, output_dir: str, config: SearchWorldConfig | None = None):
         import torch
@@ -176,13 +179,6 @@ class SearchDemo(ClosedWorldDemo):
         self.train_dataset, self.test_dataset = world.questions("train"), world.questions("test")
         self.train_dataset.info.description = self.data
         self._found, self._model = {}, {}
-
-    def outcome(self, completion_texts, person, **columns) -> list[float]:
-        """Share of what was asked that is right."""
-        rows = zip(completion_texts, person, strict=True)
-        return [fmean(self.search_world.right(text, name).values()) for text, name in rows]
-
-    outcome.__name__ = "outcome"
 
     def measure(self, name, trainer):
         model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)

@@ -29,6 +29,11 @@ def check_at_least_one(**values: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, got {value}")
 
 
+def check_port(port: int) -> None:
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"`port` must be between 0 and 65535, got {port}")
+
+
 def check_choices(known: Mapping[str, Collection[str]], given: Mapping[str, Any]) -> None:
     """Refuse a value, unless it is `None`, that is none of those which its argument can have."""
     for name, choices in known.items():

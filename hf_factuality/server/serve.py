@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.evaluation._shared import check_at_least_one, check_choices
+from hf_factuality.evaluation._shared import check_at_least_one, check_choices, check_port
 from hf_factuality.hub.results import public
 from hf_factuality.io.signals import on_signals
 from hf_factuality.server import KEY_VARIABLE, TRANSPORTS
@@ -90,8 +90,7 @@ def serve(
     )  # fmt: skip
     if not 0 < request_timeout < math.inf:
         raise ValueError(f"`request_timeout` must be a positive number of seconds, got {request_timeout:g}")
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"`port` must be between 0 and 65535, got {port}")
+    check_port(port)
 
     from hf_factuality.server.messages import RequestLimits
     from hf_factuality.server.queue import JudgingQueue

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.evaluation._shared import check_at_least_one
+from hf_factuality.evaluation._shared import check_at_least_one, check_port
 from hf_factuality.io.signals import on_signals
 
 
@@ -69,8 +69,7 @@ def serve_app(app: Any, port: int, on_start: Callable[[str], None] | None = None
 
     from hf_factuality.viewer.app import launch_options
 
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"`port` must be between 0 and 65535, got {port}")
+    check_port(port)
     ended = threading.Event()
     # A page elsewhere that lets its own name stand for this machine reads nothing.
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", HOST])

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.io.files import cache_folder, whole_folder
@@ -196,6 +197,10 @@ class SearchWorld:
             of: {it.value for it in read_statements(text) if (it.relation, it.name) == (of, name)} for of in RELATIONS
         }
         return {of: values == {self.truth[name][of]} for of, values in said.items()}
+
+    def outcome(self, completion_texts: Sequence[str], person: Sequence[str], **columns: Any) -> list[float]:
+        """A reward function: the share of what was asked that is right."""
+        return [fmean(self.right(text, name).values()) for text, name in zip(completion_texts, person, strict=True)]
 
     # The policy.
 

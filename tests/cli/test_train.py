@@ -140,3 +140,11 @@ def test_trackio_is_the_tracker_where_it_is_installed_and_none_is_named(
     assert args.report_to == tracker
     # A Space, which would be public, is made for nobody who did not ask for it.
     assert args.trackio_static_space_id is (False if tracker == ["trackio"] else None)
+
+
+def test_every_method_logs_in_one_form():
+    """Whoever trains takes the log of the commands, and not the dictionaries of transformers."""
+    folder = REPOSITORY / "hf_factuality/cli/train"
+    for path in sorted(folder.glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert text.count(".train(") <= text.count("use_training_log(trainer)"), path.name

@@ -36,8 +36,12 @@ def test_the_closed_world_measures_before_and_after(run, small_search, tmp_path,
         *FEW,
     )
     assert "searches per answer" in capsys.readouterr().out
-    found = {it["metric"] for it in load_results(out / "results-after.json")["results"]}
-    assert {"right", "supported", "citation_recall", "calls"} <= found
+    found = {it["metric"]: it for it in load_results(out / "results-after.json")["results"]}
+    assert {"right", "supported", "citation_recall", "calls"} <= set(found)
+    assert found["right"]["higher_is_better"] is True
+    assert found["calls"]["higher_is_better"] is None and found["declined"]["higher_is_better"] is None
+    assert {it["verifier"]["name"] for it in found.values()} == {"SearchWorldVerifier"}
+    assert (out / "training_log.jsonl").exists()
     card = checked_card(out)
     assert "whether what its statements cite supports them" in card and "SearchWorldVerifier" in card
 

@@ -11,11 +11,10 @@ from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.cli.shared import meaning
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs, train_and_publish
 from hf_factuality.demos.closed_world import KnowledgeDemo
 from hf_factuality.generation.client import ChatClient
 from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
-from hf_factuality.trainers.log import use_training_log
 
 
 DECLINE = (
@@ -63,15 +62,4 @@ def main(words):
         name, rewards, training, dataset, verifier=None,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer)
-    use_training_log(trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+    train_and_publish(trainer, script.dataset_name, demo)

@@ -11,11 +11,10 @@ from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.cli.shared import meaning
-from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs, train_and_publish
 from hf_factuality.data import load_rlfh
 from hf_factuality.demos.closed_world import RLFHDemo
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
-from hf_factuality.trainers.log import use_training_log
 
 
 @dataclass
@@ -57,15 +56,4 @@ def main(words):
         name, RLFHReward(verifier, script.reward_maps, script.granularity, repeats=repeats), None, training, dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer)
-    use_training_log(trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model, its critic and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+    train_and_publish(trainer, script.dataset_name, demo, "The model, its critic and its card")

@@ -17,6 +17,7 @@ from hf_factuality.cli.shared import with_underscores
 from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.io.recipes import RECIPES, find_recipe
+from hf_factuality.trainers.log import use_training_log
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -178,6 +179,23 @@ def set_model_kwargs(training, model):
     """How the weights are loaded, as TRL's `ModelConfig` says it; what the settings of the training say goes first."""
     chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
     training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+
+
+def train_and_publish(trainer, dataset_name, demo=None, what="The model and its card"):
+    """Train, save and publish; with a demo also what it measures before and after. `what` says what lies in the folder then."""
+    args = trainer.args
+    if demo:
+        demo.measure("before", trainer)
+    use_training_log(trainer)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(args.output_dir)
+    trainer.create_model_card(dataset_name=dataset_name)
+    trainer.accelerator.print(f"{what} are in {args.output_dir}")
+    if args.push_to_hub:
+        trainer.push_to_hub(dataset_name=dataset_name)
 
 
 def print_measured(trainer):

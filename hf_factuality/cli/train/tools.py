@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality.cli.shared import meaning
-from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs, train_and_publish
 from hf_factuality.demos.searching import SearchDemo
 from hf_factuality.methods.tools.reward import CitationReward, DecliningReward, SearchCost, StatedAnswerReward
 from hf_factuality.retrieval import CorpusRetriever, SearchEnvironment
@@ -89,17 +89,7 @@ def main(words):
     else:
         demo = SearchDemo(training.output_dir)
         name, dataset, verifier = str(demo.model_dir), demo.train_dataset, demo.verifier
-        environment, outcome = demo.environment, demo.outcome
+        environment, outcome = demo.environment, demo.search_world.outcome
     set_model_kwargs(training, model)
     trainer = make_search_trainer(script, name, training, dataset, model, verifier, environment, outcome)
-    if demo:
-        demo.measure("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+    train_and_publish(trainer, script.dataset_name, demo)
