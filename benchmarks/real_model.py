@@ -37,7 +37,10 @@ from hf_factuality.io.rows import read_rows
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
 SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
-ARMS = ("base", "asked to decline", "gold", *SHARES, "average")
+# R-Tuning by what models know that learnt the form of the answers on other subjects (`cross_fitted`).
+CROSS = {"cross-fitted": 1.0, "cross-fitted .4": 0.4, "cross-fitted .25": 0.25, "gold, then cross-fitted": 1.0}
+FOLDS = 2
+ARMS = ("base", "asked to decline", "gold", *SHARES, *CROSS, "average")
 FIGURES = ("right", "wrong", "declined", "precision", "right kept", "wrong left", "tokens", "perplexity")
 TEXTS = Path(__file__).resolve().parent.parent / "tests/cases/judging/smollm2.jsonl"
 RECIPE = "recipes/rtuning/real.yaml"
@@ -90,6 +93,31 @@ def trained(model: str, dataset: Dataset, folder: Path, seed: int) -> str:
     return str(folder)
 
 
+def gold_rows(rows: list[dict]) -> Dataset:
+    said = [[{"role": "assistant", "content": row["answer"]}] for row in rows]
+    return Dataset.from_dict({"prompt": [row["prompt"] for row in rows], "completion": said})
+
+
+def cross_fitted(model: str, training: list[dict], folder: Path, seed: int) -> dict[str, dict]:
+    """Answer and outcome of each question for training, of a model that was trained on gold answers to the others.
+
+    What the model before says is right or wrong for its form, too; a model that was trained on the question itself knows the answer
+    by heart. So the questions are divided in two, and each half is asked of a model that learnt from the other.
+    """
+    places = list(range(len(training)))
+    random.Random(f"{seed} folds").shuffle(places)
+    found = {}
+    for fold in range(FOLDS):
+        held = [training[place] for place in places[fold::FOLDS]]
+        path = folder / f"fold{fold}.json"
+        if not path.exists() or len(json.loads(path.read_text())) < len(held):
+            taught = [row for row in training if row["id"] not in {own["id"] for own in held}]
+            asked(trained(model, gold_rows(taught), folder / f"fold-{fold}", seed), held, path)
+            shutil.rmtree(folder / f"fold-{fold}")
+        found |= json.loads(path.read_text())
+    return found
+
+
 def perplexity(model: str) -> float:
     """Of texts that no arm is trained on, those of the claims that were labelled by hand."""
     texts = dict.fromkeys(row["evidence"] for _, row in read_rows(TEXTS))
@@ -134,10 +162,6 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     base = asked(model, everything, out / "base.json")
     rows = divided(everything, seed)
     test = [row for row in rows if row["split"] != "train"]
-    responses = folder / "responses.jsonl"
-    responses.write_text(
-        "".join(json.dumps({"id": row["id"], "responses": [base[row["id"]]["text"]]}) + "\n" for row in rows)
-    )
     training = [with_prompt(row) for row in rows if row["split"] == "train"]
     results = {}
     for arm in arms:
@@ -155,16 +179,24 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                     trained_model = str(place)
                 else:
                     if arm == "gold":
-                        said = [[{"role": "assistant", "content": row["answer"]}] for row in training]
-                        data = Dataset.from_dict({"prompt": [row["prompt"] for row in training], "completion": said})
+                        data = gold_rows(training)
                     else:
+                        said = cross_fitted(model, training, folder, seed) if arm in CROSS else base
+                        responses = folder / f"responses-{arm}.jsonl"
+                        responses.write_text(
+                            "".join(
+                                json.dumps({"id": row["id"], "responses": [said[row["id"]]["text"]]}) + "\n"
+                                for row in training
+                            )
+                        )
                         data = build_refusals(
                             training, out=folder / f"data-{arm}", responses=responses, model="SmolLM2-135M-Instruct",
                             rtuning_variant="unknown",
-                            refusals=(REFUSAL,), max_refusal_share=SHARES[arm], stop="", verifier="gold:contained",
+                            refusals=(REFUSAL,), max_refusal_share={**SHARES, **CROSS}[arm], stop="", verifier="gold:contained",
                             seed=seed,
                         ).dataset  # fmt: skip
-                    trained_model = trained(model, data, place, seed)
+                    start = trained(model, gold_rows(training), place, seed) if arm.startswith("gold,") else model
+                    trained_model = trained(start, data, place, seed)
                 asked(trained_model, test, path)
                 (folder / f"{arm}.perplexity").write_text(str(perplexity(trained_model)))
             found = json.loads(path.read_text())
