@@ -9,11 +9,13 @@ import torch
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.rewards import answer_reward
 from hf_factuality.worlds import NoisyVerifier, WorldVerifier
+from hf_factuality.worlds.lm import has_bfloat16
 
 
 SETTINGS = {
     "per_device_train_batch_size": 128, "learning_rate": 2e-4,
-    "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "temperature": 1.0, "beta": 0.0, "bf16": True,
+    "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "temperature": 1.0, "beta": 0.0,
+    "bf16": torch.cuda.is_available() or has_bfloat16(),
     "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 10,
     "disable_tqdm": True,
 }  # fmt: skip
@@ -79,8 +81,9 @@ def questions(run):
     }
 
 
-def arm(drift=False, relevant_only=True, errors=0.0, **settings):
-    """An arm with these fields of [`FactGRPOConfig`], whose judge errs in this share of its verdicts on facts."""
+def arm(drift=False, relevant_only=True, errors=0.0, formula=None, rollout=None, **settings):
+    """An arm with these fields of [`FactGRPOConfig`], whose judge errs in this share of its verdicts on facts; `formula` is a
+    credit, and `rollout` makes a `rollout_func`."""
 
     def train(run):
         oracle = WorldVerifier(run.world, relevant_only)
@@ -92,7 +95,8 @@ def arm(drift=False, relevant_only=True, errors=0.0, **settings):
         )  # fmt: skip
         trainer = FactGRPOTrainer(
             str(run.model_dir), answers(run), args, run.world.questions("train", hops=hops(run)),
-            verifier=DriftingVerifier(verifier) if drift else verifier,
+            verifier=DriftingVerifier(verifier) if drift else verifier, credit=formula,
+            rollout_func=rollout and rollout(),
         )  # fmt: skip
         trainer.train()
         return trainer.model

@@ -6,6 +6,7 @@ from trl import GRPOConfig, GRPOTrainer
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.rewards import RLFHReward
 from hf_factuality.worlds import WorldConfig, WorldModelConfig, WorldVerifier
+from hf_factuality.worlds.lm import has_bfloat16
 
 
 # The base of `hf-factuality train rlfh`: it has read nothing but biographies.
@@ -15,7 +16,8 @@ MODEL = WorldModelConfig(
 )
 SETTINGS = {
     "per_device_train_batch_size": 64, "gradient_accumulation_steps": 2, "lr_scheduler_type": "constant_with_warmup",
-    "warmup_steps": 5, "temperature": 1.0, "beta": 0.01, "bf16": True, "gradient_checkpointing": False,
+    "warmup_steps": 5, "temperature": 1.0, "beta": 0.01,
+    "bf16": torch.cuda.is_available() or has_bfloat16(), "gradient_checkpointing": False,
     "save_strategy": "no", "report_to": "none", "logging_steps": 10, "disable_tqdm": True,
 }  # fmt: skip
 MAX_TOKENS = 110

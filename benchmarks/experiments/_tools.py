@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.demos.searching import measure_rollouts, search_figures
-from hf_factuality.methods.tools.formula import FAITHRL
+from hf_factuality.methods.faithrl.formula import FAITHRL
 from hf_factuality.methods.tools.reward import CitationReward, DecliningReward, SearchCost
 from hf_factuality.worlds.searching import TOKENS, SearchWorld, SearchWorldConfig, SearchWorldVerifier
 

@@ -1,6 +1,7 @@
 # Public names, which load on first use.
 from hf_factuality.methods.averaging.config import AdaptiveAveragingConfig as AdaptiveAveragingConfig
 from hf_factuality.methods.averaging.trainer import AdaptiveAveragingTrainer as AdaptiveAveragingTrainer
+from hf_factuality.methods.faithrl.rollout import FaithfulPrefixRollout as FaithfulPrefixRollout
 from hf_factuality.methods.self_correction.rollout import CorrectionRollout as CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig as FactGRPOConfig
 from hf_factuality.trainers.fact_grpo_trainer import FactGRPOTrainer as FactGRPOTrainer

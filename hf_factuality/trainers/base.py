@@ -178,6 +178,14 @@ class PolicyRollout:
     revises = False
     """Whether a completion is an answer and its revision."""
 
+    def check(self, args: Any, labelled: bool) -> None:
+        """Raises `ValueError` where it cannot be used with these arguments; `labelled`, whether a verifier labels completions."""
+        if labelled:
+            raise ValueError(
+                f"{type(self).__name__} puts words of others into completions, which a verifier would judge as the policy's; "
+                "set verifier=None"
+            )
+
 
 class SamplingTrainer(FactualityTrainer, ResumableRollouts):
     """Base of the trainers that sample. It adds to `GRPOTrainer`:
@@ -214,7 +222,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
     _with_tools = False
     _tool_guard: ToolGuard | None = None
     _own_masks: list[list[int]] | None = None
-    """Of rollouts with tools, 1 on the tokens that the policy wrote."""
+    """1 on the tokens that the policy wrote, where others are among them."""
     _messages: Sequence[Any] = ()
     _rollouts: Sequence[ToolRollout] = ()
     _tokens: Sequence[TokenOffsets]
@@ -244,10 +252,8 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
                 raise TypeError(
                     f"the reward function {function.__name__} is a class; pass an object: {function.__name__}(...)"
                 )
-        if kwargs.get("rollout_func") and not self._takes_rollout(kwargs["rollout_func"], args):
-            raise ValueError(
-                f"{self._name}Trainer does not support `rollout_func`, whose text would be judged as the model's"
-            )
+        if kwargs.get("rollout_func"):
+            self._check_rollout(kwargs["rollout_func"], args)
         self._with_tools = bool(kwargs.get("tools") or kwargs.get("environment_factory"))
         if self._with_tools:
             self._refuse_beside_tools(args, kwargs)
@@ -280,9 +286,11 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
 
-    def _takes_rollout(self, rollout: Any, args: Any) -> bool:
-        """Whether a `rollout_func`, which may generate text that the policy did not write, is supported."""
-        return False
+    def _check_rollout(self, rollout: Any, args: Any) -> None:
+        """Refuse a `rollout_func`, which may generate text that the policy did not write, unless it is supported."""
+        raise ValueError(
+            f"{self._name}Trainer does not support this `rollout_func`, whose text would be judged as the model's"
+        )
 
     def _refuse_beside_tools(self, args: Any, given: Mapping[str, Any]) -> None:
         if given.get("rollout_func"):
@@ -487,6 +495,11 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
             self._require_finite(f"a reward of {', '.join(names)}", own.nan_to_num(0.0, math.inf, -math.inf), output)
         return output
 
+    def _generate(self, prompts):
+        output = super()._generate(prompts)
+        self._own_masks = output[2]
+        return output
+
     # 4. Prompts become ids.
 
     def _tokenize_prompts(self, prompts):
@@ -567,7 +580,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
         # An environment whose method was left behind may still be written to.
         for pool in (getattr(self, "_environment_pool", None) or {}).values():
             pool[:] = [one for one in pool if not any(one is left for left in guard.hanging)]
-        self._own_masks, self._messages = output[0], output[1]
+        self._messages = output[1]
         self._log_sums({f"tools/{name}": (guard.counts[name], None) for name in ("timeouts", "cut")})
         return output
 
@@ -587,7 +600,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
 
     def _offsets(self, completion_ids: list[list[int]]) -> list[TokenOffsets]:
         """Characters of tokens; what was decoded when it was handed over is not decoded again."""
-        if self._own_masks is not None:
+        if self._with_tools:
             self._rollouts = [
                 read_rollout(self._tokenizer, ids, mask, messages, opened)
                 for ids, mask, messages, opened in zip(

@@ -30,11 +30,12 @@ from hf_factuality.functional.sequence_ratio import gspo_token_reference
 from hf_factuality.functional.token_rewards import last_kept
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
+from hf_factuality.offsets import TokenOffsets, token_offsets
 from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.names import as_list, named_rewards
-from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._painted import PaintedCompletions, StoredCompletions
@@ -233,10 +234,15 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             self.args.refuse_token_advantages("a reward that is paid at its own spans")
         return taken
 
-    def _takes_rollout(self, rollout, args):
-        # Nothing is labelled, and nothing judged before the last turn has ended.
-        nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
-        return isinstance(rollout, PolicyRollout) and nothing
+    def _check_rollout(self, rollout, args):
+        if not isinstance(rollout, PolicyRollout):
+            super()._check_rollout(rollout, args)
+        if args.generation_chunks > 1:
+            raise ValueError(
+                f"generation_chunks={args.generation_chunks} with a rollout_func: nothing is judged before the last turn has ended; "
+                "set it to 1"
+            )
+        rollout.check(args, not isinstance(self._guard.verifier, _Nothing))
 
     def _refuse_beside_tools(self, args, given):
         super()._refuse_beside_tools(args, given)
@@ -278,6 +284,30 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
             asked.append(VerificationRequest(item, args.verify_scope, opened))
         return asked
+
+    def judged_so_far(
+        self, completion_ids: list[list[int]], places: Sequence[int]
+    ) -> list[tuple[TokenOffsets, tuple[LabeledSpan, ...]]]:
+        """Characters of the tokens and labelled sentences of some completions of a batch that is being generated.
+
+        Args:
+            completion_ids (`list[list[int]]`):
+                Completions, whole or not.
+            places (`Sequence[int]`):
+                Their rows in the batch.
+
+        Raises:
+            `JudgingError`: the verifier judges nothing any more.
+        """
+        tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
+        rows = columns_of([self._generating[place] for place in places])
+        judged = self._judge(self._rows([its.text for its in tokens], rows, places))
+        return [(its, _units(row)) for its, row in zip(tokens, judged, strict=True)]
+
+    @property
+    def label_values(self) -> Mapping[Label, float]:
+        """Number per label, by `args.label_values`."""
+        return self._values
 
     def _follows_format(self, text: str, opened: bool) -> bool:
         """Whether the format check lets it through; the paper's formula does not ask for one."""

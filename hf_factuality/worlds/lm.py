@@ -181,7 +181,7 @@ def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, nu
     from transformers import LlamaForCausalLM
 
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    half = device.type != "cpu" or _has_bfloat16()
+    half = device.type != "cpu" or has_bfloat16()
     threads_before = torch.get_num_threads()
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -238,7 +238,7 @@ def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, nu
     return model.cpu().eval(), curve
 
 
-def _has_bfloat16() -> bool:
+def has_bfloat16() -> bool:
     """Whether the CPU has instructions for bfloat16. Without them a step takes ten times as long as in float32."""
     import torch
 

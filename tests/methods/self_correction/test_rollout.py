@@ -187,7 +187,7 @@ def test_what_cannot_work_is_refused_before_training(tiny_model, tmp_path):
         CorrectionRollout(" ")
     with pytest.raises(ValueError, match="unknown scorer"):
         CorrectionReward("maths")
-    with pytest.raises(ValueError, match="rollout_func"):  # a verifier would judge the user's words as the model's
+    with pytest.raises(ValueError, match="verifier=None"):  # a verifier would judge the user's words as the model's
         trained(
             FactGRPOTrainer,
             FactGRPOConfig,
