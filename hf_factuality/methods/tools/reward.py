@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import contained_match
+from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
 from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.methods.tools.formula import (
@@ -33,6 +34,7 @@ from hf_factuality.verifiers.service import VerificationRequest
 
 PLACES = ("statement", "end")
 FORMULAS = ("f1", "dr_tulu")
+FOUND = ("support", "passages")
 
 
 def tool_calls(completion: Any) -> list[Mapping[str, Any]]:
@@ -320,32 +322,61 @@ class SearchCost:
 
 
 class DecliningReward:
-    """Pays for declining where a search finds nothing, and charges for answering there and for declining too early.
+    """Pays for declining where there is nothing to be found, and charges for answering there and for declining too early.
 
-    Whether there is something to find is told by all rollouts of the same prompt, so that nobody is paid for searching for nothing
-    and declining then.
+    Whether there is something to be found is told by all rollouts of the same prompt, so that nobody is paid for searching for
+    nothing and declining then.
 
     Args:
         right (`float`, *optional*, defaults to 1.0), invented (`float`, *optional*, defaults to -1.0),
         early (`float`, *optional*, defaults to -0.5):
             See [`~hf_factuality.methods.tools.formula.declining_reward`].
+        found (`str`, *optional*, defaults to `"support"`):
+            What tells that there is something: `"support"`, a rollout that states what its verifier finds supported, or
+            `"passages"`, one whose tools returned anything. Most searches always return something.
+
+    Raises:
+        `ValueError`: an unknown `found`. `DataError`: in training, no tools, or `"support"` where nothing is verified.
     """
 
     __name__ = card_method = "declining"
 
-    def __init__(self, right: float = 1.0, invented: float = -1.0, early: float = -0.5):
+    def __init__(self, right: float = 1.0, invented: float = -1.0, early: float = -0.5, found: str = "support"):
+        if found not in FOUND:
+            raise ValueError(f"found={found!r} must be one of {FOUND}")
         self.values = {"right": right, "invented": invented, "early": early}
+        self.found = found
+        self.reads_verifications = found == "support"
 
-    def __call__(self, prompts, completions, completion_texts=None, retrieved=None, **columns) -> list[float]:
+    def __call__(
+        self, prompts, completions, completion_texts=None, retrieved=None, verifications=None, **columns
+    ) -> list[float | None]:
+        """Rewards; `None` where no rollout of the prompt is known to state anything supported, and one could not be judged."""
         if retrieved is None or completion_texts is None:
             raise DataError(
                 "DecliningReward needs what tools returned in a rollout; pass tools or environment_factory to FactGRPOTrainer or "
                 "TokenRewardPPOTrainer"
             )
+        if self.found == "support" and verifications is None:
+            raise DataError("DecliningReward reads what FactGRPOTrainer has verified; elsewhere set found='passages'")
         opened = columns.get(THINK_OPENED) or [False] * len(completion_texts)
         keys = [json.dumps(prompt, sort_keys=True, default=str) for prompt in prompts]
-        findable = {key for key, found in zip(keys, retrieved, strict=True) if any(found)}
+        finds = [*map(any, retrieved)] if self.found == "passages" else [*map(_any_supported, verifications)]
+        findable = {key for key, found in zip(keys, finds, strict=True) if found}
+        unknown = {key for key, found in zip(keys, finds, strict=True) if found is None} - findable
         return [
-            declining_reward(read(text, opens).declines, bool(tool_calls(completion)), key in findable, self.values)
+            None
+            if key in unknown
+            else declining_reward(
+                read(text, opens).declines, bool(tool_calls(completion)), key in findable, self.values
+            )
             for text, opens, completion, key in zip(completion_texts, opened, completions, keys, strict=True)
         ]
+
+
+def _any_supported(found: Verification) -> bool | None:
+    """Whether a completion states anything supported; `None` where that is unknown."""
+    labels = [unit.label for unit in judged_units(found)]
+    if any(label in SUPPORTED_LABELS for label in labels):
+        return True
+    return None if found.error is not None or None in labels else False

@@ -112,13 +112,33 @@ def test_declining_is_paid_where_nobody_of_the_group_found_anything():
     declines, answers = "I don't know.", "Mara was born in Vellin."
     prompts = [[{"role": "user", "content": question}] for question in "aaabb"]
     texts = [declines, declines, answers, declines, answers]
-    found = DecliningReward()(
-        prompts, [rollout(text, calls) for text, calls in zip(texts, (1, 0, 1, 1, 1), strict=True)],
-        completion_texts=texts, retrieved=[[], [], [], [], FOUND],
+    given = dict(
+        prompts=prompts, completions=[rollout(text, calls) for text, calls in zip(texts, (1, 0, 1, 1, 1), strict=True)],
+        completion_texts=texts,
     )  # fmt: skip
-    assert found == [1.0, -0.5, -1.0, -0.5, 0.0]  # the fourth searched for nothing: another one found something
-    with pytest.raises(DataError):
-        DecliningReward()(prompts, texts)
+    expected = [1.0, -0.5, -1.0, -0.5, 0.0]  # the fourth searched for nothing: another one found something
+    assert DecliningReward(found="passages")(**given, retrieved=[[], [], [], [], FOUND]) == expected
+    for error in (dict(given), {**given, "retrieved": [FOUND] * 5}):
+        with pytest.raises(DataError):
+            DecliningReward()(**error)
+    with pytest.raises(ValueError, match="found='all'"):
+        DecliningReward(found="all")
+
+
+def test_a_passage_that_supports_nothing_that_is_said_is_nothing_found():
+    """Most searches always return something."""
+    declines, answers = "I don't know.", "Mara was born in Vellin."
+    texts = [declines, answers, declines, answers, declines, answers]
+    told = [None, Label.UNVERIFIABLE, None, Label.SUPPORTED, None, "failed"]
+    verifications = [
+        Verification(error="down") if label == "failed" else Verification((LabeledSpan(0, 5, label),) if label else ())
+        for label in told
+    ]
+    found = DecliningReward()(
+        list("aabbcc"), [rollout(text, 1) for text in texts], completion_texts=texts, retrieved=[FOUND] * 6,
+        verifications=verifications,
+    )  # fmt: skip
+    assert found == [1.0, -1.0, -0.5, 0.0, None, None]
 
 
 def test_an_answer_may_state_the_gold_answer_anywhere():
