@@ -51,7 +51,8 @@ MONTH_OF = (
     {month: month for month in MONTH_NAMES} | {month[:3]: month for month in MONTH_NAMES} | {"sept": "september"}
 )
 _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
-_SUFFIX_ENDS = frozenset(suffix[-1] for suffix, _ in _SUFFIXES)
+# By their last letters: most words end in none of these.
+_SUFFIXES_BY_END = {end: tuple(pair for pair in _SUFFIXES if pair[0][-1] == end) for end in "sgdy"}
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
 _HAN_DIGITS = {c: i for i, c in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2}
@@ -89,7 +90,7 @@ class Token(NamedTuple):
 
 def _stem(word: str) -> str:
     if len(word) > 4:
-        for suffix, new in _SUFFIXES if word[-1] in _SUFFIX_ENDS else ():
+        for suffix, new in _SUFFIXES_BY_END.get(word[-1], ()):
             if word.endswith(suffix) and len(word) - len(suffix) >= 3 and not word.endswith(("ss", "us", "is")):
                 word = word[: len(word) - len(suffix)] + new
                 break
@@ -208,10 +209,13 @@ class _PieceTerms(dict[str, tuple[str, ...]]):
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         word = piece.strip(punctuation)
-        if word != piece and word.isalpha() and piece.isascii():  # "(Leeds," is as "Leeds": marks have no terms
+        if not (word.isalpha() and piece.isascii()):
+            found = tuple(term for term, kind in tokens(piece) if kind)
+        elif word != piece:  # "(Leeds," has the terms of "Leeds": marks have none
             found = self[word]
         else:
-            found = tuple(term for term, kind in tokens(piece) if kind)
+            term, kind = _token(word)
+            found = (term,) if kind else ()
         if len(piece) <= self.LONGEST:
             if len(self) >= self.SIZE:
                 self.clear()
