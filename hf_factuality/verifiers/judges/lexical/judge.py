@@ -126,6 +126,8 @@ COPY_COVERAGE = 0.95
 class _Passage:
     """Sentences and headings of a passage, with their terms."""
 
+    __slots__ = ("headings", "ordered", "sentences", "terms")
+
     def __init__(self, passage: str):
         self.sentences: list[str] = []
         # Each with the number of the sentence that follows it.

@@ -228,7 +228,7 @@ _SCALE_TERMS = frozenset(SCALES)
 
 
 def content_terms(text: str) -> tuple[str, ...]:
-    """Terms of a text that are no function words, in order: those of [`tokens`], in a third of the time."""
+    """Terms of a text that are no function words, in order: those of [`tokens`], without one object per token."""
     # No term goes beyond white space, but for a number with its scale; Chinese has hardly any white space.
     if text.isascii() or _HAS_HAN.search(text) is None:
         terms = tuple(chain.from_iterable(map(_piece_terms.__getitem__, text.split())))
