@@ -11,8 +11,8 @@ What is reported:
   (contradicted), a sentence of another row (unverifiable), and the precision and recall of CONTRADICTED on them;
 - area under the ROC curve on HaluEval, right against hallucinated answers (the claim is the question followed by the
   answer, which is no sentence: the lexical judge is weak here);
-- claims a second on one core, each with ten evidence sentences of its own and cold caches, and in groups of eight that
-  share them.
+- claims a second on one core, each with ten evidence sentences of its own and cold caches, in groups of eight that
+  share them, and each with ten passages of about 60 words of its own and cold caches.
 
 `--fit` prints the logistic weights that `hf_factuality/verifiers/judges/lexical/judge.py` holds as constants. It reads the
 WiCE *train* sub-claims and one half of the HotpotQA rows; the figures above come from WiCE *dev*, the other half, and
@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
@@ -321,8 +322,9 @@ def confusion(cases: Sequence[tuple[str, tuple[str, ...], str]], judge: LexicalJ
 
 
 def clear_caches() -> None:
-    for cached in (lexical._index, lexical_text._token, analyse):
+    for cached in (lexical._index, lexical._passage, lexical_text._token, analyse, passage_sentences):
         cached.cache_clear()
+    lexical_text._piece_terms.clear()
 
 
 def claims_a_second(inputs: list[JudgeInput], repeats: int = 3) -> float:
@@ -339,8 +341,22 @@ def claims_a_second(inputs: list[JudgeInput], repeats: int = 3) -> float:
     return len(inputs) / best
 
 
+PASSAGE_WORDS = 50
+"""A passage ends with the sentence that brings it to so many words: about 60."""
+
+
+def passages_of(sentences: Sequence[str]) -> list[list[str]]:
+    """Consecutive sentences as passages."""
+    found: list[list[str]] = [[]]
+    for sentence in sentences:
+        found[-1].append(sentence)
+        if sum(len(one.split()) for one in found[-1]) >= PASSAGE_WORDS:
+            found.append([])
+    return found[:-1]
+
+
 def speed(data: Path) -> dict[str, float]:
-    """Claims a second; ten sentences of two or more HotpotQA rows are the evidence of a claim."""
+    """Claims a second; ten sentences, or passages, of HotpotQA rows are the evidence of a claim."""
     rows = read_parquet(data / "fspo/hotpot-2k-train.parquet", ["knowledge"])
     sentences = [row["knowledge"][a:b] for row in rows for a, b in sentence_offsets(row["knowledge"])]
     blocks = [tuple(sentences[i : i + 10]) for i in range(0, len(sentences) - 9, 10)][:1000]
@@ -349,10 +365,18 @@ def speed(data: Path) -> dict[str, float]:
     distinct = [JudgeInput(swap_entity(block[3], names, generator) or block[3], block) for block in blocks]
     shared = [JudgeInput(sentence, block) for block in blocks for sentence in block[:8]]
     words = sum(len(sentence.split()) for block in blocks for sentence in block) / len(blocks)
+    passages = passages_of(sentences)
+    long = [
+        JudgeInput(swap_entity(passages[i + 3][0], names, generator) or passages[i + 3][0],
+                   tuple(" ".join(passage) for passage in passages[i : i + 10]))
+        for i in range(0, len(passages) - 9, 10)
+    ]  # fmt: skip
     return {
         "distinct_evidence_cold": claims_a_second(distinct),
         "groups_of_eight_cold": claims_a_second(shared),
+        "distinct_passages_cold": claims_a_second(long),
         "words_per_evidence": words,
+        "words_per_passage": sum(len(text.split()) for item in long for text in item.evidence) / (10 * len(long)),
     }
 
 
@@ -390,6 +414,7 @@ def evaluate(data: Path, log: Callable[[str], None] = print) -> dict:
     log(f"| exchanged number or name: recall of CONTRADICTED | {result['hotpot']['recall']:.3f} |")
     log(f"| HaluEval, right against hallucinated answer, AUROC | {result['halueval']['auroc']:.3f} |")
     log(f"| claims a second, distinct evidence, cold caches | {result['speed']['distinct_evidence_cold']:,.0f} |")
+    log(f"| claims a second, ten passages of {result['speed']['words_per_passage']:.0f} words of its own, cold caches | {result['speed']['distinct_passages_cold']:,.0f} |")  # fmt: skip
     log(f"| claims a second, groups of 8 share evidence | {result['speed']['groups_of_eight_cold']:,.0f} |")
     names = [label.value for label in Label]
     tables = {"WiCE dev": wice_table, "HotpotQA / 2Wiki": hotpot_table, "HaluEval": halueval_table}

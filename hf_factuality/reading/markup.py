@@ -48,7 +48,7 @@ class Block:
             Its characters in the text: its lines, with the marks of headings, items and rows.
         visible (`str`):
             What a reader sees of it: no emphasis, no addresses of links, no tags. Inline code and maths are kept as they stand.
-        places (`tuple[int, ...]`):
+        places (`Sequence[int]`):
             For each visible character, where it stands in the text.
         cells (`tuple[tuple[int, int], ...]`):
             Of a row, the visible characters of each cell.
@@ -68,7 +68,7 @@ class Block:
     start: int
     end: int
     visible: str = ""
-    places: tuple[int, ...] = ()
+    places: Sequence[int] = ()
     cells: tuple[tuple[int, int], ...] = ()
     links: tuple[Link, ...] = ()
     raised: tuple[Link, ...] = ()
@@ -115,10 +115,7 @@ def _paragraphs(text: str) -> list[Block]:
             else:
                 found.append((start, end, loose))
         loose = not line
-    return [
-        Block("prose", start, end, text[start:end], tuple(range(start, end)), loose=loose)
-        for start, end, loose in found
-    ]
+    return [Block("prose", start, end, text[start:end], range(start, end), loose=loose) for start, end, loose in found]
 
 
 class _Walk:

@@ -59,6 +59,8 @@ _VOTES: dict[str, list[str]] = {}
 for _code, _list in _WORDS.items():
     for _word in _list.split():
         _VOTES.setdefault(_word, []).append(_code)
+_ENGLISH = frozenset(word for word, codes in _VOTES.items() if "en" in codes)
+_NOT_ENGLISH = frozenset(word for word, codes in _VOTES.items() if codes != ["en"])
 _WORD = re.compile(r"[^\W\d_]+")
 _SPACED = {code: " " for code in range(128) if not chr(code).isalpha()}  # the same for ASCII, and four times as fast
 
@@ -72,10 +74,13 @@ def segmentation_language(text: str) -> str:
             if len(script.findall(text[:400])) * 3 > len(text[:400].split()):
                 return code
     # Each word counts once: "ET" in ten dates is no French.
-    votes = dict.fromkeys(_WORDS, 0)
     head = text[:600].lower()
-    words = head.translate(_SPACED).split() if head.isascii() else _WORD.findall(head)
-    for word in _VOTES.keys() & set(words):
+    words = set(head.translate(_SPACED).split() if head.isascii() else _WORD.findall(head))
+    # No language gets more votes than there are words that are not English alone.
+    if len(words & _NOT_ENGLISH) <= len(words & _ENGLISH) * 1.2:
+        return "en"
+    votes = dict.fromkeys(_WORDS, 0)
+    for word in _VOTES.keys() & words:
         for code in _VOTES[word]:
             votes[code] += 1
     best = max(votes, key=lambda code: votes[code])

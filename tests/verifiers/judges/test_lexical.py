@@ -26,7 +26,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     lexical_features,
     read_words,
 )
-from hf_factuality.verifiers.judges.lexical.text import tokens
+from hf_factuality.verifiers.judges.lexical.text import content_terms, tokens
 from tests.tables import cases
 
 
@@ -196,6 +196,23 @@ def test_shared_evidence_is_indexed_once_and_the_cache_is_capped():
     assert _index.cache_info()[:2] == (7, 1)  # hits, misses
     LexicalJudge().judge([JudgeInput("He was born in Ulm.", (f"Passage {i}.",)) for i in range(300)])
     assert _index.cache_info().currsize == 128
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(Leeds, 'Tis the dogs' O'Neil’s \"U.S.\" A b 12% of 1,000.50; 5:4 _under_ x1y2.",
+        "5 thousand million, 3.5million, 3.5Million or millions of 2 millions",
+        "On 2020-01-05, (2019-12-31) or May 5 it may be.",
+        "Café cafe\u0301 naïve\xa0Ångström",
+        "北京人口约2154万, a mixed 中文 text of 3 million",
+    ],
+)
+def test_content_terms_are_those_of_the_tokens(text):
+    lexical_text._piece_terms.clear()
+    expected = tuple(token.term for token in tokens(text) if token.kind)
+    assert content_terms(text) == expected != ()
+    assert content_terms(text) == expected  # remembered
 
 
 def test_deterministic_and_picklable():

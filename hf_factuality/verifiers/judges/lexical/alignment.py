@@ -89,17 +89,18 @@ class _Match(NamedTuple):
 _UNMATCHED = _Match(NONE, -1)
 
 
-def _match(ours: Word, sentence: Analysis) -> _Match:
-    """What in a sentence is closest to a word of the claim."""
+def _match(ours: Word, sentence: Analysis, keys: Sequence[frozenset]) -> _Match:
+    """What in a sentence is closest to a word of the claim, by the lexicon's keys of each of its words."""
     if places := sentence.by_base.get(ours.base):
         return _Match(SAME, places[0])
     best = _UNMATCHED
     book = lexicon()
-    relate, keys, mine = book.relation, book.keys, book.keys(ours.base)
-    for index, theirs in enumerate(sentence.content):
-        if mine.isdisjoint(keys(theirs.base)):
+    mine = book.keys(ours.base)
+    for index, other in enumerate(keys):
+        if mine.isdisjoint(other):
             continue
-        relation = relate(ours.base, theirs.base)
+        theirs = sentence.content[index]
+        relation = book.relation(ours.base, theirs.base)
         if relation != SAME and (
             ours.name or theirs.name or ours.verb != theirs.verb and relation in (SISTER, NARROWER)
         ):
@@ -136,7 +137,8 @@ def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: froz
     if not sentences:
         return Differences(**dict.fromkeys(FIELDS, 1.0))
     content = claim.content
-    table = [[_match(word, sentence) for word in content] for sentence in sentences]
+    keys = [[lexicon().keys(word.base) for word in sentence.content] for sentence in sentences]
+    table = [[_match(word, *pair) for word in content] for pair in zip(sentences, keys, strict=True)]
     weight = [1.5 if word.name else 0.4 if word.base in EMPTY_VERBS else 1.0 for word in content]
     total = sum(weight) or 1.0
     best = [max((row[i] for row in table), key=lambda m: _RANK[m.relation]) for i in range(len(content))]

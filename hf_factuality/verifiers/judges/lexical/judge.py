@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ from hf_factuality.verifiers.judges.lexical.text import (
     RUN_ON,
     WORD,
     Token,
+    content_terms,
     states_nothing,
     tokens,
 )
@@ -121,50 +123,76 @@ ACQUITTAL_MARGIN = 0.2
 COPY_COVERAGE = 0.95
 
 
+class _Passage:
+    """Sentences and headings of a passage, with their terms."""
+
+    __slots__ = ("headings", "ordered", "sentences", "terms")
+
+    def __init__(self, passage: str):
+        self.sentences: list[str] = []
+        # Each with the number of the sentence that follows it.
+        self.headings: list[tuple[int, str]] = []
+        for text, states in passage_sentences(passage):
+            if not states:
+                self.headings.append((len(self.sentences), text))
+                continue
+            start = 0
+            for cut in RUN_ON.finditer(text):
+                self.sentences.append(text[start : cut.end()])
+                start = cut.end()
+            self.sentences.append(text[start:])
+        self.ordered = [content_terms(sentence) for sentence in self.sentences]
+        self.terms = [frozenset(terms) for terms in self.ordered]
+
+
+# Claims share passages, also where their evidence is not the same as a whole.
+_passage = lru_cache(maxsize=1024)(_Passage)
+
+
 class _Index:
     """Sentences of the evidence, and where each term occurs."""
 
     def __init__(self, passages: tuple[str, ...]):
         self.sentences: list[str] = []
+        self.ordered: list[tuple[str, ...]] = []
+        self.terms: list[frozenset[str]] = []
         # For each term of a heading, the sentences that it stands above, as a range; and the headings with these.
         self.headed: dict[str, list[tuple[int, float]]] = {}
         self.headings: list[tuple[str, int, float]] = []
-        for passage in passages:
+        for passage in map(_passage, passages):
             first = len(self.sentences)
-            headings: list[tuple[int, str]] = []
-            for text, states in passage_sentences(passage):
-                if not states:
-                    headings.append((len(self.sentences), text))
-                    continue
-                start = 0
-                for cut in RUN_ON.finditer(text):
-                    self.sentences.append(text[start : cut.end()])
-                    start = cut.end()
-                self.sentences.append(text[start:])
+            self.sentences += passage.sentences
+            self.ordered += passage.ordered
+            self.terms += passage.terms
             # A passage that is nothing but a heading is a line of a page whose other lines follow.
-            stop = len(self.sentences) if len(self.sentences) > first else math.inf
-            for above, heading in headings:
-                self.headings.append((heading, above, stop))
-                for term, kind in tokens(heading):
-                    if kind:
-                        self.headed.setdefault(term, []).append((above, stop))
-        self.tokens: list[list[Token]] = []
-        self.terms: list[set[str]] = []
+            stop = len(self.sentences) if passage.sentences else math.inf
+            for above, heading in passage.headings:
+                self.headings.append((heading, first + above, stop))
+                for term in content_terms(heading):
+                    self.headed.setdefault(term, []).append((first + above, stop))
         self.postings: dict[str, list[int]] = {}
-        self.pairs: set[tuple[str, str]] = set()
-        for number, sentence in enumerate(self.sentences):
-            found = tokens(sentence)
-            terms = [term for term, kind in found if kind]
-            held = set(terms)
-            for term in held:
+        for number, terms in enumerate(self.terms):
+            for term in terms:
                 self.postings.setdefault(term, []).append(number)
-            self.pairs.update(zip(terms, terms[1:], strict=False))
-            self.tokens.append(found)
-            self.terms.append(held)
+        self._tokens: dict[int, list[Token]] = {}
 
-    def context(self, number: int) -> set[str]:
+    def tokens(self, number: int) -> list[Token]:
+        """Tokens of a sentence; few are ever looked at."""
+        if number not in self._tokens:
+            self._tokens[number] = tokens(self.sentences[number])
+        return self._tokens[number]
+
+    def count_pairs(self, pairs: Set[tuple[str, str]]) -> int:
+        """How many of these pairs of content terms are neighbours in a sentence."""
+        holders = {n for first, second in pairs for n in self.postings.get(first, ()) if second in self.terms[n]}
+        left = set(pairs)
+        for number in holders:
+            left.difference_update(pairwise(self.ordered[number]))
+        return len(pairs) - len(left)
+
+    def context(self, number: int) -> Set[str]:
         """Terms of a sentence, and of the one before it if it starts with a pronoun."""
-        if number and self.tokens[number] and self.tokens[number][0].term in PRONOUNS:
+        if number and (found := self.tokens(number)) and found[0].term in PRONOUNS:
             return self.terms[number] | self.terms[number - 1]
         return self.terms[number]
 
@@ -261,7 +289,7 @@ def _conflicting(found: list[Token], weights: dict[str, float], best: list[int],
         missing = keys - context
         if not missing or _share(weights.keys() & context, weights.keys() - missing, weights) < OVERLAP:
             continue
-        theirs = _slots(index.tokens[number], weights.keys())
+        theirs = _slots(index.tokens(number), weights.keys())
         # A first word without a neighbour to its left is the subject: another one is another topic.
         ours = [slot for slot in _slots(found, context) if slot.kind != "name" or slot.left[0]] if theirs else []
         conflicts = [slot for slot in ours if any(_exclude(slot, other) for other in theirs)]
@@ -378,7 +406,7 @@ def _features(claim: str, found: list[Token], index: _Index) -> tuple[tuple[floa
         three,
         1.0 / (1 + index.absent(names, best)) if names else three,
         1.0 / (1 + index.absent(numbers, best)),
-        len(pairs & index.pairs) / len(pairs) if pairs else 1.0,
+        index.count_pairs(pairs) / len(pairs) if pairs else 1.0,
         float(conflict),
     )
     return values, index.sentences[decisive] if decisive >= 0 else None, contradicted, best

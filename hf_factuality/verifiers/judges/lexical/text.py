@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import chain
+from string import punctuation
 from typing import NamedTuple
 
 from hf_factuality.reading.declining import is_refusal
@@ -49,6 +51,8 @@ MONTH_OF = (
     {month: month for month in MONTH_NAMES} | {month[:3]: month for month in MONTH_NAMES} | {"sept": "september"}
 )
 _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
+# By their last letters: most words end in none of these.
+_SUFFIXES_BY_END = {end: tuple(pair for pair in _SUFFIXES if pair[0][-1] == end) for end in "sgdy"}
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
 _HAN_DIGITS = {c: i for i, c in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2}
@@ -86,7 +90,7 @@ class Token(NamedTuple):
 
 def _stem(word: str) -> str:
     if len(word) > 4:
-        for suffix, new in _SUFFIXES:
+        for suffix, new in _SUFFIXES_BY_END.get(word[-1], ()):
             if word.endswith(suffix) and len(word) - len(suffix) >= 3 and not word.endswith(("ss", "us", "is")):
                 word = word[: len(word) - len(suffix)] + new
                 break
@@ -124,7 +128,9 @@ def _token(raw: str) -> Token:
         return Token(MONTH_OF[lower], MONTH)
     if "'" in lower and lower.split("'")[0] in FUNCTION_WORDS:
         return Token(lower, FUNCTION)
-    plain = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
+    plain = lower
+    if not lower.isascii():
+        plain = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
     if len(plain) == 1:
         return Token(plain, COMMON if capital else FUNCTION)
     if capital and plain not in _COMMON_WORDS:
@@ -194,6 +200,41 @@ def tokens(text: str) -> list[Token]:
     if any(scale in text for scale in SCALES):
         found = _with_scales(found)
     return found
+
+
+class _PieceTerms(dict[str, tuple[str, ...]]):
+    """Content terms of each piece of a text between white space: a dictionary, as looking up calls no Python code then."""
+
+    SIZE, LONGEST = 1 << 16, 64
+
+    def __missing__(self, piece: str) -> tuple[str, ...]:
+        word = piece.strip(punctuation)
+        if not (word.isalpha() and piece.isascii()):
+            found = tuple(term for term, kind in tokens(piece) if kind)
+        elif word != piece:  # "(Leeds," has the terms of "Leeds": marks have none
+            found = self[word]
+        else:
+            term, kind = _token(word)
+            found = (term,) if kind else ()
+        if len(piece) <= self.LONGEST:
+            if len(self) >= self.SIZE:
+                self.clear()
+            self[piece] = found
+        return found
+
+
+_piece_terms = _PieceTerms()
+_SCALE_TERMS = frozenset(SCALES)
+
+
+def content_terms(text: str) -> tuple[str, ...]:
+    """Terms of a text that are no function words, in order: those of [`tokens`], without one object per token."""
+    # No term goes beyond white space, but for a number with its scale; Chinese has hardly any white space.
+    if text.isascii() or _HAS_HAN.search(text) is None:
+        terms = tuple(chain.from_iterable(map(_piece_terms.__getitem__, text.split())))
+        if _SCALE_TERMS.isdisjoint(terms):
+            return terms
+    return tuple(term for term, kind in tokens(text) if kind)
 
 
 def _with_scales(found: list[Token]) -> list[Token]:
