@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from hf_factuality import __version__
 from hf_factuality.cli.agree import add_parser as add_agree_parser
@@ -22,7 +22,7 @@ from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
 from hf_factuality.cli.serve import add_parser as add_serve_parser
-from hf_factuality.cli.shared import with_underscores
+from hf_factuality.cli.shared import misspelt_flag, nearest, with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.view import add_parser as add_view_parser
@@ -99,21 +99,12 @@ def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
             return
         if words[0] in commands:
             return _check_words(commands[words[0]], words[1:])
-        hint = _nearest(words[0], commands) or f"choose one of {', '.join(commands)}"
+        hint = nearest(words[0], commands) or f"choose one of {', '.join(commands)}"
         parser.exit(2, f"{parser.prog}: no command {words[0]!r}; {hint}\n")
     if "settings" in parser._defaults:  # which takes the flags of a training's script
         return
-    flags = parser._option_string_actions
-    for word in words[: words.index("--") if "--" in words else None]:
-        flag = word.partition("=")[0]
-        # As argparse: the beginning of a flag is enough, and what has a space is a text.
-        if re.fullmatch(r"--\w+", flag) and " " not in word and not any(known.startswith(flag) for known in flags):
-            parser.exit(2, f"{parser.prog}: no flag {flag}; {_nearest(flag, flags) or f'see {parser.prog} --help'}\n")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {near[0]}?" if near else ""
+    if said := misspelt_flag(words, parser._option_string_actions, parser.prog):
+        parser.exit(2, f"{parser.prog}: {said}\n")
 
 
 def _interrupt(number: int) -> None:
@@ -121,10 +112,15 @@ def _interrupt(number: int) -> None:
     raise KeyboardInterrupt(number)
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that takes no beginning of a flag for the flag, so that a misspelt one is named; its commands are parsed alike."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-factuality", description="Factuality of text that a language model wrote."
-    )
+    parser = _Parser(prog="hf-factuality", description="Factuality of text that a language model wrote.")
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     for add in (

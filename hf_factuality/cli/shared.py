@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,23 @@ def with_underscores(argv: Sequence[str]) -> list[str]:
     end = argv.index("--") if "--" in argv else len(argv)
     spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
     return [*spelled, *argv[end:]]
+
+
+def misspelt_flag(words: Sequence[str], flags: Iterable[str], prog: str) -> str | None:
+    """What to say of the first flag that is not among these, with the nearest one; `None` if all are."""
+    known = set(flags)
+    for word in words[: words.index("--") if "--" in words else None]:
+        flag = word.partition("=")[0]
+        # As argparse: what has a space is a text.
+        if re.fullmatch(r"--\w+", flag) and " " not in word and flag not in known:
+            return f"no flag {flag}; {nearest(flag, known) or f'see {prog} --help'}"
+    return None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The question whether another word was meant; empty if none is like it."""
+    near = difflib.get_close_matches(word, sorted(known), 1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def add_engine(parser: Any) -> None:
