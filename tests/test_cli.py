@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hf_factuality.cli import main
-from hf_factuality.cli.main import as_flags
+from hf_factuality.cli.shared import as_flags
 from hf_factuality.trainers.memory.training_plan import METHODS
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hf_factuality import __version__
@@ -22,7 +21,7 @@ from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
 from hf_factuality.cli.serve import add_parser as add_serve_parser
-from hf_factuality.cli.shared import misspelt_flag, nearest, with_underscores
+from hf_factuality.cli.shared import as_flags, flag_names, misspelt_flag, nearest, with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.view import add_parser as add_view_parser
@@ -55,38 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except REFUSALS as error:
         if words[:1] == ["train"]:  # which has told apart what is refused and what is a bug
             raise
-        return refuse("hf-factuality", error, lambda message: as_flags(message, _flag_names(parser)))
-
-
-# Arguments whose flag is another one, since it is given once for each.
-_SPELLED = {"`private=False`": "--public", "`allow_paths`": "--allow_path", "`allow_secrets`": "--allow_secret"}
-
-
-def as_flags(message: str, names: Collection[str]) -> str:
-    """A message of the API as a user of the command reads it: `` `out` `` is `--out`, and `` `engine="ray"` `` is `--engine ray`.
-
-    Below the command line arguments are named as in Python, in backticks. Names that are no flag stay as they are.
-    """
-
-    def spelled(argument: re.Match[str]) -> str:
-        if argument[0] in _SPELLED:
-            return _SPELLED[argument[0]]
-        name, value = argument[1], argument[2]
-        if name not in names:
-            return argument[0]
-        return f"--{name}" if value in (None, "True") else f"--{name} {value.strip(chr(34))}"
-
-    return re.sub(r"`([a-z]\w*)(?:=([^`]*))?`", spelled, message)
-
-
-def _flag_names(parser: argparse.ArgumentParser) -> set[str]:
-    """Names of the flags of a parser and of its commands."""
-    found: set[str] = set()
-    for action in parser._actions:
-        found |= {option[2:] for option in action.option_strings if option.startswith("--")}
-        if isinstance(action, argparse._SubParsersAction):
-            found = found.union(*map(_flag_names, action.choices.values()))
-    return found
+        return refuse("hf-factuality", error, lambda message: as_flags(message, flag_names(parser)))
 
 
 def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,37 @@ def with_underscores(argv: Sequence[str]) -> list[str]:
     end = argv.index("--") if "--" in argv else len(argv)
     spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
     return [*spelled, *argv[end:]]
+
+
+# Arguments whose flag is another one, since it is given once for each.
+_SPELLED = {"`private=False`": "--public", "`allow_paths`": "--allow_path", "`allow_secrets`": "--allow_secret"}
+
+
+def as_flags(message: str, names: Collection[str]) -> str:
+    """A message of the API as a user of the command reads it: `` `out` `` is `--out`, and `` `engine="ray"` `` is `--engine ray`.
+
+    Below the command line arguments are named as in Python, in backticks. Names that are no flag stay as they are.
+    """
+
+    def spelled(argument: re.Match[str]) -> str:
+        if argument[0] in _SPELLED:
+            return _SPELLED[argument[0]]
+        name, value = argument[1], argument[2]
+        if name not in names:
+            return argument[0]
+        return f"--{name}" if value in (None, "True") else f"--{name} {value.strip(chr(34))}"
+
+    return re.sub(r"`([a-z]\w*)(?:=([^`]*))?`", spelled, message)
+
+
+def flag_names(parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags of a parser and of its commands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= {option[2:] for option in action.option_strings if option.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*map(flag_names, action.choices.values()))
+    return found
 
 
 def misspelt_flag(words: Sequence[str], flags: Iterable[str], prog: str) -> str | None:
