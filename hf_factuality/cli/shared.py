@@ -6,10 +6,11 @@ import argparse
 import difflib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
@@ -238,11 +239,16 @@ def print_results(
     if not people:
         print(json.dumps(summary))
     if not only_json:
-        from hf_factuality.hub.tables import format_table
+        stream = sys.stdout if people else sys.stderr
+        print("\n".join([*([shown_table(table, stream)] if table else []), *notes]), file=stream)
 
-        print(
-            "\n".join([*([format_table(table)] if table else []), *notes]), file=sys.stdout if people else sys.stderr
-        )
+
+def shown_table(rows: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> str:
+    """A table as it is printed there (by default on standard output): in a terminal as wide as that, elsewhere a line per row."""
+    from hf_factuality.hub.tables import format_table
+
+    terminal = (stream or sys.stdout).isatty()
+    return format_table(rows, width=shutil.get_terminal_size().columns if terminal else None)
 
 
 def print_failures(failures: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import torch
 import yaml
 from trl import TrlParser
 
-from hf_factuality.cli.shared import misspelt_flag, with_underscores
+from hf_factuality.cli.shared import misspelt_flag, shown_table, with_underscores
 from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.io.recipes import RECIPES, find_recipe
@@ -200,7 +200,6 @@ def print_measured(trainer):
     """The table of what a trainer measured at its end, from the file of results that it wrote."""
     from hf_factuality.evaluation.model import result_cells
     from hf_factuality.hub.results import format_value, load_results
-    from hf_factuality.hub.tables import format_table
 
     path = Path(trainer.args.output_dir) / trainer._results
     if path.is_file() and trainer.figures:
@@ -208,4 +207,4 @@ def print_measured(trainer):
     else:
         rows = [{"measure": name, "value": format_value(value)} for name, value in trainer.figures.items()]
     if rows:
-        trainer.accelerator.print(f"\n{format_table(rows)}\n")
+        trainer.accelerator.print(f"\n{shown_table(rows)}\n")
