@@ -67,6 +67,12 @@ def test_messages_of_the_api_are_printed_with_the_flags(message, shown):
     assert as_flags(message, {"out", "workers", "engine"}) == shown
 
 
+def test_without_a_command_there_is_help(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: hf-factuality") and "verify" in printed.out and not printed.err
+
+
 def test_the_package_is_the_command():
     done = subprocess.run([sys.executable, "-m", "hf_factuality", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "hf_factuality")

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hf_factuality import __version__
@@ -75,6 +76,11 @@ def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
         parser.exit(2, f"{parser.prog}: {said}\n")
 
 
+def _help(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
+
+
 def _interrupt(number: int) -> None:
     """End the command as Ctrl-C does, so that what it has begun is removed."""
     raise KeyboardInterrupt(number)
@@ -90,7 +96,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="hf-factuality", description="Factuality of text that a language model wrote.")
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True)
+    parser.set_defaults(run=partial(_help, parser))
+    commands = parser.add_subparsers(title="commands")
     for add in (
         add_verify_parser,
         add_agree_parser,
