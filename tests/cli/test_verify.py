@@ -55,7 +55,9 @@ def test_a_table_has_a_row_per_claim(file):
 def test_what_is_too_low_is_named(file):
     assert hf_factuality.verify(file, fail_under=0.5).failures == []
     (failure,) = hf_factuality.verify(file, fail_under={"precision": 0.9}).failures
-    assert failure.startswith("precision 0.66") and failure.endswith("is below 0.9")
+    assert failure == "precision 0.667 is below 0.9"
+    (failure,) = hf_factuality.verify(file, fail_under={"precision": 0.6667}).failures
+    assert failure == "precision 0.666667 is below 0.6667"
     assert main(["verify", str(file), "--json", "--fail_under", "0.9"]) == 1
 
 
