@@ -82,6 +82,7 @@ def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     subprocess.run(["sh", "-c", echo], check=True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "160")  # the page scrolls sideways
     assert main(verify.split()[1:]) == 0
     lines = printed.splitlines()
     assert [line.split() for line in capsys.readouterr().out.splitlines()[-len(lines) :]] == [

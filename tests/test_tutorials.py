@@ -18,6 +18,12 @@ _BLOCK = re.compile(r"```(bash|python|)\n(.*?)```", re.DOTALL)
 _STATUS = re.compile(r"\s+# exit status (\d+)$")
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    """As wide as the tables of the pages, which scroll sideways."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

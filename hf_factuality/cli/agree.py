@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hf_factuality.cli.shared import add_flag, print_results, whole_number
+from hf_factuality.cli.shared import add_flag, print_results, shown_table, whole_number
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
@@ -55,11 +55,10 @@ def add_parser(commands: Any) -> None:
 
 def _agree(args: argparse.Namespace) -> int:
     from hf_factuality.evaluation.agreement import agree
-    from hf_factuality.hub.tables import format_table
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     found = agree(given.pop("verifier"), given.pop("labels"), **given)
     kinds = found.kinds_table()
-    notes = [*(["", format_table(kinds)] if kinds else []), "", *found.notes]
+    notes = [*(["", shown_table(kinds)] if kinds else []), "", *found.notes]
     print_results(found.to_dict(), found.table(), notes, args.json)
     return 0

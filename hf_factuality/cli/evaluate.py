@@ -20,6 +20,7 @@ from hf_factuality.cli.shared import (
     print_results,
     read_metric_args,
     read_thresholds,
+    shown_table,
 )
 from hf_factuality.methods.process_reward.formula import AGGREGATES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
@@ -128,7 +129,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from hf_factuality.evaluation.evaluate import evaluate
     from hf_factuality.evaluation.suite import suite_changes, suite_table
     from hf_factuality.hub.results import public
-    from hf_factuality.hub.tables import NOISE, format_table
+    from hf_factuality.hub.tables import NOISE
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     given["command"] = _command(args)
@@ -143,7 +144,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         return 130
     if found.comparison is not None:
         changes = suite_changes(found.comparison)
-        notes = ["", format_table(changes), NOISE, ""] if changes else []
+        notes = ["", shown_table(changes), NOISE, ""] if changes else []
         print_results(found.comparison, suite_table(found.comparison), [*notes, *found.notes], args.json)
     else:
         print_results({"results": public(found.results), "out": found.out.name}, found.table(), found.notes, args.json)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from hf_factuality import __version__
 from hf_factuality.cli.agree import add_parser as add_agree_parser
@@ -22,7 +22,7 @@ from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
 from hf_factuality.cli.serve import add_parser as add_serve_parser
-from hf_factuality.cli.shared import with_underscores
+from hf_factuality.cli.shared import as_flags, flag_names, misspelt_flag, nearest, with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.view import add_parser as add_view_parser
@@ -55,38 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except REFUSALS as error:
         if words[:1] == ["train"]:  # which has told apart what is refused and what is a bug
             raise
-        return refuse("hf-factuality", error, lambda message: as_flags(message, _flag_names(parser)))
-
-
-# Arguments whose flag is another one, since it is given once for each.
-_SPELLED = {"`private=False`": "--public", "`allow_paths`": "--allow_path", "`allow_secrets`": "--allow_secret"}
-
-
-def as_flags(message: str, names: Collection[str]) -> str:
-    """A message of the API as a user of the command reads it: `` `out` `` is `--out`, and `` `engine="ray"` `` is `--engine ray`.
-
-    Below the command line arguments are named as in Python, in backticks. Names that are no flag stay as they are.
-    """
-
-    def spelled(argument: re.Match[str]) -> str:
-        if argument[0] in _SPELLED:
-            return _SPELLED[argument[0]]
-        name, value = argument[1], argument[2]
-        if name not in names:
-            return argument[0]
-        return f"--{name}" if value in (None, "True") else f"--{name} {value.strip(chr(34))}"
-
-    return re.sub(r"`([a-z]\w*)(?:=([^`]*))?`", spelled, message)
-
-
-def _flag_names(parser: argparse.ArgumentParser) -> set[str]:
-    """Names of the flags of a parser and of its commands."""
-    found: set[str] = set()
-    for action in parser._actions:
-        found |= {option[2:] for option in action.option_strings if option.startswith("--")}
-        if isinstance(action, argparse._SubParsersAction):
-            found = found.union(*map(_flag_names, action.choices.values()))
-    return found
+        return refuse("hf-factuality", error, lambda message: as_flags(message, flag_names(parser)))
 
 
 def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -99,21 +68,17 @@ def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
             return
         if words[0] in commands:
             return _check_words(commands[words[0]], words[1:])
-        hint = _nearest(words[0], commands) or f"choose one of {', '.join(commands)}"
+        hint = nearest(words[0], commands) or f"choose one of {', '.join(commands)}"
         parser.exit(2, f"{parser.prog}: no command {words[0]!r}; {hint}\n")
     if "settings" in parser._defaults:  # which takes the flags of a training's script
         return
-    flags = parser._option_string_actions
-    for word in words[: words.index("--") if "--" in words else None]:
-        flag = word.partition("=")[0]
-        # As argparse: the beginning of a flag is enough, and what has a space is a text.
-        if re.fullmatch(r"--\w+", flag) and " " not in word and not any(known.startswith(flag) for known in flags):
-            parser.exit(2, f"{parser.prog}: no flag {flag}; {_nearest(flag, flags) or f'see {parser.prog} --help'}\n")
+    if said := misspelt_flag(words, parser._option_string_actions, parser.prog):
+        parser.exit(2, f"{parser.prog}: {said}\n")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {near[0]}?" if near else ""
+def _help(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
 
 
 def _interrupt(number: int) -> None:
@@ -121,12 +86,18 @@ def _interrupt(number: int) -> None:
     raise KeyboardInterrupt(number)
 
 
+class _Parser(argparse.ArgumentParser):
+    """One that takes no beginning of a flag for the flag, so that a misspelt one is named; its commands are parsed alike."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-factuality", description="Factuality of text that a language model wrote."
-    )
+    parser = _Parser(prog="hf-factuality", description="Factuality of text that a language model wrote.")
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True)
+    parser.set_defaults(run=partial(_help, parser))
+    commands = parser.add_subparsers(title="commands")
     for add in (
         add_verify_parser,
         add_agree_parser,

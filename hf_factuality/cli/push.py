@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.cli.shared import add_flag
+from hf_factuality.cli.shared import add_flag, as_flags, flag_names
 
 
 def add_parser(commands: Any) -> None:
@@ -54,7 +56,7 @@ def add_parser(commands: Any) -> None:
     push.add_argument("--commit_message", metavar="TEXT", help="title of the commit, or of the pull request")
     add_flag(push, "dry_run", ": list the files and send nothing; needs no account")
     add_hub_flags(push)
-    push.set_defaults(run=_push)
+    push.set_defaults(run=partial(_push, flag_names(push)))
 
 
 def add_hub_flags(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +77,7 @@ def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     return flags, {"private": args.private, "pull_request": args.pull_request, "branch": args.branch}
 
 
-def _push(args: argparse.Namespace) -> int:
+def _push(flags: Collection[str], args: argparse.Namespace) -> int:
     from hf_factuality.hub.push import PushPlan, push
 
     plan_or_done = push(
@@ -88,11 +90,11 @@ def _push(args: argparse.Namespace) -> int:
         allow_secrets=args.allow_secret,
         commit_message=args.commit_message,
         dry_run=args.dry_run,
-        on_plan=lambda plan: print(plan, file=sys.stderr),
+        on_plan=lambda plan: print(as_flags(str(plan), flags), file=sys.stderr),
         **hub_flags(args)[1],
     )
     if isinstance(plan_or_done, PushPlan):
-        print(plan_or_done)
+        print(as_flags(str(plan_or_done), flags))
         return 0
     for name in plan_or_done.deleted:
         print(f"removed {name}, which was of an earlier model", file=sys.stderr)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
@@ -112,6 +114,54 @@ def with_underscores(argv: Sequence[str]) -> list[str]:
     return [*spelled, *argv[end:]]
 
 
+# Arguments whose flag is another one, since it is given once for each.
+_SPELLED = {"`private=False`": "--public", "`allow_paths`": "--allow_path", "`allow_secrets`": "--allow_secret"}
+
+
+def as_flags(message: str, names: Collection[str]) -> str:
+    """A message of the API as a user of the command reads it: `` `out` `` is `--out`, and `` `engine="ray"` `` is `--engine ray`.
+
+    Below the command line arguments are named as in Python, in backticks. Names that are no flag stay as they are.
+    """
+
+    def spelled(argument: re.Match[str]) -> str:
+        if argument[0] in _SPELLED:
+            return _SPELLED[argument[0]]
+        name, value = argument[1], argument[2]
+        if name not in names:
+            return argument[0]
+        return f"--{name}" if value in (None, "True") else f"--{name} {value.strip(chr(34))}"
+
+    return re.sub(r"`([a-z]\w*)(?:=([^`]*))?`", spelled, message)
+
+
+def flag_names(parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags of a parser and of its commands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= {option[2:] for option in action.option_strings if option.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*map(flag_names, action.choices.values()))
+    return found
+
+
+def misspelt_flag(words: Sequence[str], flags: Iterable[str], prog: str) -> str | None:
+    """What to say of the first flag that is not among these, with the nearest one; `None` if all are."""
+    known = set(flags)
+    for word in words[: words.index("--") if "--" in words else None]:
+        flag = word.partition("=")[0]
+        # As argparse: what has a space is a text.
+        if re.fullmatch(r"--\w+", flag) and " " not in word and flag not in known:
+            return f"no flag {flag}; {nearest(flag, known) or f'see {prog} --help'}"
+    return None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The question whether another word was meant; empty if none is like it."""
+    near = difflib.get_close_matches(word, sorted(known), 1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 def add_engine(parser: Any) -> None:
     """The flags `engine`, `workers` and `gpus_per_worker`."""
     engine = "who runs the work: this process (local, default) or Ray's workers, on a cluster with RAY_ADDRESS (ray)"
@@ -189,11 +239,16 @@ def print_results(
     if not people:
         print(json.dumps(summary))
     if not only_json:
-        from hf_factuality.hub.tables import format_table
+        stream = sys.stdout if people else sys.stderr
+        print("\n".join([*([shown_table(table, stream)] if table else []), *notes]), file=stream)
 
-        print(
-            "\n".join([*([format_table(table)] if table else []), *notes]), file=sys.stdout if people else sys.stderr
-        )
+
+def shown_table(rows: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> str:
+    """A table as it is printed there (by default on standard output): in a terminal as wide as that, elsewhere a line per row."""
+    from hf_factuality.hub.tables import format_table
+
+    terminal = (stream or sys.stdout).isatty()
+    return format_table(rows, width=shutil.get_terminal_size().columns if terminal else None)
 
 
 def print_failures(failures: Sequence[str]) -> int:

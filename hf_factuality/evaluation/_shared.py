@@ -93,6 +93,14 @@ def counts(found: Mapping[str, int | None]) -> str:
     return ", ".join(f"{name} {n}" for name, n in found.items() if n)
 
 
+def _shown_below(score: float | None, least: float) -> str:
+    """A score, rounded as far as it stays below its threshold: 0.79999 is not 0.8."""
+    if score is None:
+        return "None"
+    texts = (f"{score:.{digits}g}" for digits in (3, 6))
+    return next((text for text in texts if float(text) < least), str(score))
+
+
 def failures(
     scores: Iterable[tuple[str, float | None, float]],
     unjudged: Iterable[tuple[str, int, int, str]],
@@ -100,7 +108,11 @@ def failures(
 ) -> list[str]:
     """What of `scores` (name, score, threshold) is too low, and of which of `unjudged` (prefix, how many of how many, what went
     wrong) more than the allowed share is missing."""
-    low = [f"{name} {score} is below {least:g}" for name, score, least in scores if score is None or score < least]
+    low = [
+        f"{name} {_shown_below(score, least)} is below {least:g}"
+        for name, score, least in scores
+        if score is None or score < least
+    ]
     return low + [
         f"{prefix}{failed} of {n} {what}"
         for prefix, failed, n, what in unjudged

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_factuality.data.labelled_claims import SUPPORTING, LabelColumns, LabelledClaim, read_claim
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.verify_input import open_rows
+from hf_factuality.evaluation.verify_input import check_columns, open_rows
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.generation.failures import GIVE_UP_AFTER
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -33,11 +33,14 @@ class ClaimVerdict:
 def read_labels(labels: LabelledRows, columns: LabelColumns, name: str = "labels") -> list[LabelledClaim]:
     """Claims of a file or of rows; `DataError` names the line and the value that cannot be read, and the fix."""
     found = []
+    there: set[str] = set()
     with closing(open_rows(labels, name, columns.claim)) as rows:
         for number, _, row in rows:
             found.append(read_claim(row, f"{rows.name}, {rows.unit} {number}", columns, name))
+            there.update(row)
         if not found:
             raise DataError(f"{rows.name} holds no rows; give labelled claims with `{name}`")
+        check_columns(rows.name, columns, there)
     return found
 
 

@@ -554,10 +554,11 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     unjudged = counts({"not judged": summary["not_judged"]})
     why = counts({name: summary[name] for name in ("missing", "empty")})
     unjudged += f" ({why})" if summary["missing"] or summary["empty"] else ""
-    left_out = ", ".join(filter(None, (unjudged, counts({"declined": summary["declined"]}))))
+    if summary["declined"]:  # which were judged, and state nothing
+        judged += f" ({summary['declined']} declined)"
     per_answer = f"mean over the {summary['scored']} answers with claims"
     rows = [
-        (name, shown(summary[name]), shown_interval(summary["intervals"][name]), better(True), judged, left_out, parts)
+        (name, shown(summary[name]), shown_interval(summary["intervals"][name]), better(True), judged, unjudged, parts)
         for name, parts in zip(SHARES, (claims, "without unverifiable", per_answer), strict=True)
     ]
     if own := summary.get("conversations"):

@@ -6,9 +6,9 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -208,6 +208,7 @@ class AnswerSource:
         self.columns: list[str] = []
         self.missing = 0
         self._counts = _TranscriptCounts()
+        self._found: set[str] = set()
         seen = False
         for answer in self:
             self.total += 1
@@ -228,6 +229,8 @@ class AnswerSource:
                 raise DataError(f"{self.name}: every row is a message (columns {self.columns}); {fix}")
             row = dict.fromkeys(self.columns)
             raise _lacks(f"{self.name}: every row", "no text", self._names.completion, row, "`completion_column`")
+        # A file of evidence has its column in every row; a column that `evidence` names has its own message.
+        check_columns(self.name, replace(columns, evidence=None) if evidence or named else columns, self._found)
         if evidence:
             if self._id_column is None and rows != counts.rows:
                 differ = f"{self.name} has {counts.rows} rows and {evidence.name} has {rows}"
@@ -246,6 +249,7 @@ class AnswerSource:
             if not isinstance(row, dict):
                 raise _lacks(place, "no text", self._names.completion, row, "`completion_column`")
             self._counts.rows += 1
+            self._found.update(row)
             if self._evidence is None:
                 more = f", row {number}" if self._answers.unit == "line" else ""
                 passages = _passages(row.get(self._column), f"{place}{more}")
@@ -357,6 +361,17 @@ class AnswerSource:
             if _passages(row[self._column], place):
                 self._offsets[key] = offset
         return len(lines)
+
+
+def check_columns(name: str, columns: Any, found: Collection[str]) -> None:
+    """Refuse a column that was named and that no row has; `columns` is a dataclass of names, whose defaults may be missing."""
+    for own in fields(columns):
+        column = getattr(columns, own.name)
+        if column != own.default and column not in found:
+            there = ", ".join(sorted(map(str, found)))
+            raise DataError(
+                f"{name} has no column {column!r} (columns: {there}); name another with `{own.name}_column`, or leave it out"
+            )
 
 
 def _lacks(place: str, what: str, column: str, row: Any, flag: str) -> DataError:

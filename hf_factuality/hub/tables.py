@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any
 
 from hf_factuality.hub.results import shown_value
 from hf_factuality.io.markdown import cell
 
 
-def format_table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
+def format_table(rows: Sequence[Mapping[str, Any]], markdown: bool = False, width: int | None = None) -> str:
     """Rows, all with the same keys, under a header: as aligned columns of text, or in Markdown. Columns without any text are
-    left out."""
+    left out. Text that is to fit `width` characters has its long cells on several lines, or else a line per cell."""
     header = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     if markdown:
         lines = [
@@ -21,8 +23,48 @@ def format_table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> s
         return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
     cells = [header, *([str(row[name]) for name in header] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    if width is not None:
+        found = _narrowed(widths, width)
+        if found is None:
+            name = max(map(len, header))
+            return "\n\n".join(
+                _text(
+                    [[*it] for it in zip(header, line, strict=True) if it[1]],
+                    [name, max(width - name - 2, _NARROWEST)],
+                )
+                for line in cells[1:]
+            )
+        widths = found
+    return "\n".join([_text(cells[:1], widths), "  ".join("-" * it for it in widths), _text(cells[1:], widths)])
+
+
+_NARROWEST = 24
+"""Characters that a column keeps: in a narrower one a long list is a ladder of words."""
+
+
+def _narrowed(widths: Sequence[int], total: int) -> list[int] | None:
+    """Widths of columns, two apart, of which the widest are narrowed to fit `total`; `None` if they do not."""
+    found = [*widths]
+    while (excess := sum(found) + 2 * (len(found) - 1) - total) > 0:
+        widest = max(range(len(found)), key=found.__getitem__)
+        if found[widest] <= _NARROWEST:
+            return None
+        next_one = max([_NARROWEST, *(it for it in found if it < found[widest])])
+        found[widest] = max(found[widest] - excess, next_one if found.count(found[widest]) == 1 else found[widest] - 1)
+    return found
+
+
+def _text(lines: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+    """Cells in columns; a cell that is wider goes on below."""
+    found = []
+    for line in lines:
+        parts = [
+            wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
+            for text, width in zip(line, widths, strict=True)
+        ]
+        for one in zip_longest(*parts, fillvalue=""):
+            found.append("  ".join(text.ljust(width) for text, width in zip(one, widths, strict=True)).rstrip())
+    return "\n".join(found)
 
 
 def better(higher_is_better: bool | None) -> str:

@@ -64,7 +64,7 @@ def prepare_repo(
     `private` is what it has to be (one that exists and is not is refused), `new_private` what a new one is if that is
     `None`. Returns its full id; without a namespace, it is in that of the token's owner.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import RepositoryNotFoundError
     from huggingface_hub.utils import validate_repo_id
 
@@ -91,6 +91,8 @@ def prepare_repo(
         return full
 
     with hub_errors(f"the {repo_type} {repo_id!r} cannot be written on the Hub", token):
+        if token is False or not (isinstance(token, str) or get_token()):  # without asking a network that may be slow
+            raise HubError("nobody is logged in; run `hf auth login`, or set HF_TOKEN")
         return _patiently(prepare, PATIENCE_AT_START)
 
 

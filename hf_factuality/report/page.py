@@ -251,7 +251,7 @@ def _range(figures: Sequence[str]) -> str:
 
 
 def _filters(shown: Sequence[_Shown], side: int, name: str, meanings: Mapping[Label, str]) -> str:
-    """Buttons for the labels and the outcomes that answers have on a side."""
+    """Buttons for the labels and the outcomes that answers have on a side, each with the number of those answers."""
     known = {
         _KEYS[label]: (kind, meanings.get(label, text) if label else text) for label, (kind, text) in KINDS.items()
     }
@@ -259,10 +259,10 @@ def _filters(shown: Sequence[_Shown], side: int, name: str, meanings: Mapping[La
     labels = Counter(kind for it in shown for kind in it.kinds[side])
     outcomes = Counter(kind for it in shown for own in it.outcomes[side : side + 1] for kind in own)
     buttons = "".join(_filter(key, *OUTCOMES[key], outcomes[key]) for key in OUTCOMES if outcomes[key])
-    found = _fieldset(f"Outcome {name}", f'data-side="{side}" data-of="outcomes"', buttons)
+    found = _fieldset(f"Answers by outcome {name}", f'data-side="{side}" data-of="outcomes"', buttons)
     buttons = "".join(_filter(key, *known[key], labels[key]) for key in known if labels[key])
-    what = "Outcome" if meanings else "Label"
-    return found + _fieldset(f"{what} {name}", f'data-side="{side}" data-of="kinds"', buttons)
+    what = "outcome" if meanings else "label"
+    return found + _fieldset(f"Answers by {what} {name}", f'data-side="{side}" data-of="kinds"', buttons)
 
 
 def _fieldset(legend: str, data: str, buttons: str) -> str:

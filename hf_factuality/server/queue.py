@@ -34,6 +34,8 @@ MAX_HANGING = 2
 _MARGIN = 1.0  # seconds that a request waits longer than the guard, whose answer has the counts
 _TOLD = ("timeout: ", "not sent: ", NO_EVIDENCE)  # how errors of our own begin, which name nothing of this machine
 _CLASS = re.compile(r"[A-Z]\w*(?:Error|Exception|Exit)\b")
+_STATUS = re.compile(r"\bHTTP \d{3}\b")
+_SILENT = re.compile(r"\b(does not answer|gave no answer for \d+ s)\b")  # as clients say of a server that is not there
 
 
 @dataclass
@@ -203,8 +205,10 @@ def told_error(error: str | None) -> str | None:
     """What a client learns of an error of a verifier, whose text may name files of this machine."""
     if error is None or error.startswith(_TOLD):
         return error
-    named = _CLASS.match(error)
-    return f"the verifier failed ({named[0]})" if named else "the verifier failed"
+    named, status = _CLASS.match(error), _STATUS.search(error)
+    silent = _SILENT.search(error)
+    said = ", ".join(filter(None, (named and named[0], status and status[0], silent and f"its server {silent[1]}")))
+    return f"the verifier failed ({said})" if said else "the verifier failed"
 
 
 def _row(judged: JudgedRow) -> dict[str, Any]:

@@ -156,7 +156,8 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         searches = bool(kwargs.get("tools") or kwargs.get("environment_factory"))
         if self._guard.requires_evidence and args.remove_unused_columns and not searches:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        self._evidence_column, self._rollout = args.evidence_column, kwargs.get("rollout_func")
+        self._evidence_column, self._question_column = args.evidence_column, args.question_column
+        self._rollout = kwargs.get("rollout_func")
         if searches and self._guard.requires_evidence:
             # The rollout is the search: where it found nothing, nothing is supported.
             verifier = copy.copy(verifier)
@@ -255,6 +256,13 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             if column in columns:
                 filled = f"which {type(self._rollout).__name__} fills"
                 raise DataError(f"the {name} dataset has a column {column!r}, {filled}; rename it")
+        for setting in ("question_column", "evidence_column"):
+            column = getattr(self, f"_{setting}")
+            if column != FactGRPOConfig.__dataclass_fields__[setting].default and column not in columns:
+                raise DataError(
+                    f"the {name} dataset has no column {column!r}, only {sorted(columns)}; set {setting} to one of them, or leave "
+                    "it out"
+                )
         if not self._guard.requires_evidence:
             return
         column = self._evidence_column

@@ -84,24 +84,37 @@ def _physical_memory() -> int:
         return 8_000_000_000
 
 
-def at_hand(model: str) -> str:
-    """Whether weights can be had: `"cached"`, `"on the Hub"`, or `""` if they can not, which asks the Hub for a file of a few
-    kilobytes."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+class WeightsAtHand:
+    """Says of a model on the Hub whether its weights can be had: `"cached"`, `"on the Hub"`, or `""` if they can not.
 
-    weights = ("*.safetensors", "*.bin")
-    try:
-        folder = snapshot_download(model, allow_patterns=weights, local_files_only=True)
-        if any(name.endswith((".safetensors", ".bin")) for _, _, names in os.walk(folder) for name in names):
-            return "cached"
-    except (OSError, LocalEntryNotFoundError):
-        pass
-    try:
-        hf_hub_download(model, "config.json")
-    except (OSError, HfHubHTTPError, LocalEntryNotFoundError):
-        return ""
-    return "on the Hub"
+    Where nothing is cached the Hub is asked once, without its client's retries, for at most `timeout` seconds; if it does not
+    answer, it is not asked about further models.
+    """
+
+    def __init__(self, timeout: float = 5.0):
+        self._timeout, self._answers = timeout, True
+
+    def __call__(self, model: str) -> str:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        weights = ("*.safetensors", "*.bin")
+        try:
+            folder = snapshot_download(model, allow_patterns=weights, local_files_only=True)
+            if any(name.endswith((".safetensors", ".bin")) for _, _, names in os.walk(folder) for name in names):
+                return "cached"
+        except (OSError, LocalEntryNotFoundError):
+            pass
+        if not self._answers:
+            return ""
+        try:
+            get_hf_file_metadata(hf_hub_url(model, "config.json"), timeout=self._timeout)
+        except HfHubHTTPError:  # it answers, and does not give this model
+            return ""
+        except Exception:  # of the network, in classes of httpx or httpx2; offline mode, which asks nobody
+            self._answers = False
+            return ""
+        return "on the Hub"
 
 
 def best_verifier(
@@ -109,7 +122,7 @@ def best_verifier(
     memory: int | None = None,
     on_gpu: bool = False,
     trust_remote_code: bool = False,
-    have: Callable[[str], str] = at_hand,
+    have: Callable[[str], str] | None = None,
     published: Sequence[PublishedWeights] = PUBLISHED_WEIGHTS,
 ) -> tuple[PublishedWeights | None, str]:
     """The strongest verifier that fits, and one line that says why; `None` if none does, or no weights can be had.
@@ -122,7 +135,7 @@ def best_verifier(
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether verifiers that run code of their repository may be taken.
         have (`Callable`, *optional*):
-            Says of a model whether its weights can be had, as [`at_hand`] does.
+            Says of a model whether its weights can be had; [`WeightsAtHand`] by default.
         published (`Sequence[PublishedWeights]`, *optional*):
             What there is to choose from, strongest first.
     """
@@ -130,6 +143,7 @@ def best_verifier(
     if memory is None:
         memory, kind = free_memory()
         on_gpu = kind == "GPU"
+    have = have or WeightsAtHand()
     left: list[str] = []
     for it in published:
         needs = it.needs(on_gpu)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_factuality.cli.main import _flag_names, _parser
+from hf_factuality.cli.main import _parser
+from hf_factuality.cli.shared import flag_names
 
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hf_factuality"
@@ -44,7 +45,7 @@ def test_only_the_command_line_imports_argparse():
 
 
 def test_only_the_command_line_names_a_flag():
-    names = _flag_names(_parser()) - {"help"}
+    names = flag_names(_parser()) - {"help"}
     assert {"out", "fail_under", "push_to_hub", "config"} <= names
     for path in BELOW:
         where = path.relative_to(PACKAGE).as_posix()

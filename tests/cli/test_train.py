@@ -60,6 +60,9 @@ def test_without_a_method_they_are_listed(capsys):
     [
         ("train fsop --x 1", "hf-factuality train: no command 'fsop'; did you mean fspo?"),
         ("train fspo --verifer x", "hf-factuality train fspo: no flag --verifer; did you mean --verifier?"),
+        ("train fspo --verifie x", "hf-factuality train fspo: no flag --verifie; did you mean --verifier?"),
+        ("train fspo --num_generations 1 --learning_rat 1", "no flag --learning_rat; did you mean --learning_rate?"),
+        ("train fspo fast", "hf-factuality train fspo: 'fast' is of no flag"),
         ("train fspo --config", "hf-factuality train fspo: --config needs the name of a file"),
         ("train fspo --config=recipes/fspo/no.yaml", "recipes/fspo/no.yaml"),
         ("train rlfh --config recipes/fspo/closed-world.yaml", "hf-factuality train rlfh does not know: --"),

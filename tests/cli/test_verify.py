@@ -55,7 +55,9 @@ def test_a_table_has_a_row_per_claim(file):
 def test_what_is_too_low_is_named(file):
     assert hf_factuality.verify(file, fail_under=0.5).failures == []
     (failure,) = hf_factuality.verify(file, fail_under={"precision": 0.9}).failures
-    assert failure.startswith("precision 0.66") and failure.endswith("is below 0.9")
+    assert failure == "precision 0.667 is below 0.9"
+    (failure,) = hf_factuality.verify(file, fail_under={"precision": 0.6667}).failures
+    assert failure == "precision 0.666667 is below 0.6667"
     assert main(["verify", str(file), "--json", "--fail_under", "0.9"]) == 1
 
 
@@ -79,6 +81,26 @@ def test_what_is_too_low_is_named(file):
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         hf_factuality.verify(ROWS, **arguments)
+
+
+def test_a_column_that_is_named_must_be_there(file, tmp_path, capsys):
+    """The verifier asks for no evidence, so that nothing else would say that the column of evidence is not there."""
+    chat = [
+        {
+            "messages": [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Ulm."}],
+            "evidence": "Ulm.",
+        }
+    ]
+    verifier = "tests.evaluation.judges:Judge"
+    for flag in ("question_column", "evidence_column"):
+        assert main(["verify", str(file), "--verifier", verifier, f"--{flag}", "nope"]) == 2
+        said = capsys.readouterr().err
+        assert "has no column 'nope' (columns: completion, evidence, id)" in said and f"another with --{flag}" in said
+    for arguments in ({"completion_column": "text"}, {"question_column": "asked"}):
+        with pytest.raises(DataError, match="completions has no column .* .columns: evidence, messages"):
+            hf_factuality.verify(chat, **arguments)
+    asked = [{**ROWS[0], "asked": "Where is Ulm?"}, *ROWS[1:]]  # one row is enough
+    assert hf_factuality.verify(asked, question_column="asked").rows[0].question == "Where is Ulm?"
 
 
 @pytest.mark.parametrize("of", ["completions", "evidence"])

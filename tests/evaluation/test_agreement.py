@@ -75,7 +75,7 @@ def test_intervals_draw_whole_groups():
     labels = [group % 2 == 0 for group in range(4) for _ in range(20)]
     rows = [{"claim": "0.9", "evidence": f"e{n}", "label": y, "answer": n // 20} for n, y in enumerate(labels)]
     widths = []
-    for column in ("answer", "none"):
+    for column in ("answer", "group"):  # the default, which the rows do not have
         figure = agree(Scored(), rows, group_column=column, repeats=1).verifiers[0].figures["accuracy"]
         assert figure.value == 0.5
         widths.append(figure.high - figure.low)
@@ -193,6 +193,16 @@ def test_labels_that_say_neither_are_refused_by_line_and_value(given, tmp_path):
 def test_rows_that_cannot_be_read(row, message):
     with pytest.raises(DataError, match=message):
         agree(Scored(), [row])
+
+
+@pytest.mark.parametrize("column", ["question", "kind", "group", "evidence"])
+def test_a_column_that_is_named_must_be_there(column):
+    rows = rows_of([0.9, 0.1], [True, False])
+    with pytest.raises(
+        DataError, match=f"labels has no column 'nowhere' .columns: claim, evidence, label.*`{column}_column`"
+    ):
+        agree(Scored(), rows, **{f"{column}_column": "nowhere"})
+    agree(Scored(), [rows[0], rows[1] | {"nowhere": "some"}], **{f"{column}_column": "nowhere"}, repeats=1)
 
 
 def test_evidence_that_is_nowhere():

@@ -20,7 +20,7 @@ def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_pa
         metrics = {entry["metric"] for entry in load_results(out / f"results-{name}.json")["results"]}
         assert {"correct", "wrong", "refused"} <= metrics
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "<legend>Outcome before</legend>" in page and "<legend>Outcome after</legend>" in page
+    assert "<legend>Answers by outcome before</legend>" in page and "<legend>Answers by outcome after</legend>" in page
     card = checked_card(out)
     assert "trained with R-Tuning, the method of [" in card and "papers/2311.09677" in card and "- r-tuning" in card
     assert f"({variant}), labelled by GoldVerifier" in card and "| closed-world-facts | right answers | 0." in card

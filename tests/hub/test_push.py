@@ -179,6 +179,9 @@ def test_nobody_logged_in_and_offline(hub, model, monkeypatch, tmp_path):
     for repo_id in (REPO, "model"):
         with pytest.raises(HubError, match="nobody is logged in"):
             push(folder, repo_id)
+    with pytest.raises(HubError, match="nobody is logged in"):
+        push(folder, REPO, token=False)
+    assert not hub.calls  # the network, which may be slow, was not asked
     push(folder, REPO, token=TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set; unset it"):

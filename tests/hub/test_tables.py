@@ -61,3 +61,16 @@ def test_text_and_markdown_have_the_same_cells():
         "| x\\|y | 1 |",
         "| z | 22 |",
     ]
+
+
+def test_a_table_fits_a_width_and_loses_no_text():
+    rows = [{"metric": "abstention", "value": "0.5", "parts": " ".join(f"part{n} 0.{n}," for n in range(30))}] * 2
+    wide = format_table(rows)
+    assert max(map(len, wide.splitlines())) > 200
+    for width in (60, 40):
+        text = format_table(rows, width=width)
+        assert max(map(len, text.splitlines())) <= width
+        assert all(text.count(word) == wide.count(word) for word in ("abstention", "part7 0.7,", "part29"))
+    assert format_table(rows, width=1000) == wide
+    many = [{f"column {n}": "a value" for n in range(9)}]
+    assert format_table(many, width=40).splitlines()[:2] == ["column 0  a value", "column 1  a value"]

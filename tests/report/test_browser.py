@@ -262,7 +262,10 @@ def test_comparisons(visit, tmp_path):
     meanings = {S: "right", C: "wrong", N: "declined"}
     path = write_report(tmp_path / "page.html", "t", "n", [], [compared(*it) for it in pairs], meanings)
     page = visit(path)
-    before, after = page.get_by_role("group", name="Outcome before"), page.get_by_role("group", name="Outcome after")
+    before, after = (
+        page.get_by_role("group", name="Answers by outcome before"),
+        page.get_by_role("group", name="Answers by outcome after"),
+    )
     assert before.get_by_role("button").all_inner_texts() == ["right 2", "wrong 3", "could not be judged 1"]
     assert after.get_by_role("button").all_inner_texts() == ["right 2", "wrong 2", "declined 2"]
     changed = page.get_by_role("button", name="changed 3")  # what is not known of "f" has not changed

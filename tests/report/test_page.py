@@ -297,9 +297,13 @@ def test_rows_are_called_by_their_id(tmp_path, value, heading):
 def test_the_table_says_what_was_left_out(tmp_path):
     rows = [{"completion": "Ann ran.", "evidence": "Ann ran."}, {"completion": "I do not know.", "evidence": "Ann."}]
     hf_factuality.verify(rows, html=tmp_path / "page.html")
-    assert "<td>declined 1</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>2 (1 declined)</td>" in page and "<td>declined 1</td>" not in page
+    assert "<legend>Answers by label" in page  # the table counts claims
     hf_factuality.verify([*rows, {"completion": "", "evidence": "Ann."}], html=tmp_path / "page.html")
-    assert "<td>not judged 1 (empty 1), declined 1</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>2 (1 declined)</td><td>not judged 1 (empty 1)</td>" in (tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_column_of_the_id_can_be_named(tmp_path):

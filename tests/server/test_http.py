@@ -14,6 +14,7 @@ pytest.importorskip("mcp")
 import hf_factuality
 from hf_factuality import Verification, load_verifier
 from hf_factuality.cli.main import _parser
+from hf_factuality.server.queue import told_error
 from tests.conftest import REPOSITORY
 from tests.server.running import call, running, verify
 from tests.server.verifiers import Failing, FailsOnBad, Gated, Hanging, SlowRows
@@ -182,6 +183,21 @@ def test_a_verifier_that_fails_gives_no_score_and_names_no_file():
     assert answer["summary"]["precision"] is None and answer["summary"]["not_judged"] == 1
     assert answer["rows"][0]["verification"]["spans"] == []
     assert "/home" not in json.dumps(answer) and "hf_abc" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("ServerError: http://10.0.0.1/v1 refuses requests: HTTP 401: bad key sk-abc in /home/x", "ServerError, HTTP 401"),
+        ("ServerError: http://a/v1/models does not answer: ConnectError", "ServerError, its server does not answer"),
+        ("ServerError: http://a/v1 gave no answer for 300 s; last error: HTTP 503: busy",
+         "ServerError, HTTP 503, its server gave no answer for 300 s"),
+        ("OSError: /home/x/model.bin", "OSError"),
+        ("no class at all: /home/x", None),
+    ],
+)  # fmt: skip
+def test_why_a_verifier_failed_is_told_without_what_it_said(error, told):
+    assert told_error(error) == "the verifier failed" + (f" ({told})" if told else "")
 
 
 def test_a_row_on_which_the_verifier_fails_costs_only_itself():

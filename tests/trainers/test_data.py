@@ -306,6 +306,13 @@ def test_prompts_without_a_token_are_refused(make):
         make("grpo", Dataset.from_list(data))
 
 
+@pytest.mark.parametrize("setting", ["question_column", "evidence_column"])
+def test_a_column_that_is_named_must_be_there(make, setting):
+    with pytest.raises(DataError, match=f"train dataset has no column 'nowhere', only .*; set {setting}"):
+        make("grpo", **{setting: "nowhere"})
+    make("grpo", rows().add_column("somewhere", ["x"] * 8), **{setting: "somewhere"})
+
+
 # Rewards and arguments
 
 

@@ -1,7 +1,9 @@
 import re
+import socket
 from functools import partial
 
 import pytest
+from huggingface_hub import HfApi, close_session
 
 from hf_factuality.verifiers import (
     PUBLISHED_WEIGHTS,
@@ -11,7 +13,9 @@ from hf_factuality.verifiers import (
     load_verifier,
     registry,
 )
+from hf_factuality.verifiers.best import WeightsAtHand
 from hf_factuality.verifiers.registry import VERIFIER_NAMES, model_in_process
+from tests.hub.loopback import hub  # noqa: F401 - a fixture
 from tests.verifiers.judges.test_published import folders  # noqa: F401
 
 
@@ -77,3 +81,36 @@ def test_what_is_chosen_is_loaded_and_what_lacks_files_is_passed_over(monkeypatc
     assert [record.message.partition("(")[0] for record in caplog.records][::2] == [
         f"verifier 'best': took {it.name!r} " for it in given
     ]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:  # takes connections, and says nothing
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        address = f"http://127.0.0.1:{deaf.getsockname()[1]}" + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+        for offline, asked in ((True, 0), (False, 1)):
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+            close_session()
+            have = WeightsAtHand(timeout=0.1)
+            assert [have("a/large"), have("a/small")] == ["", ""]
+            deaf.settimeout(0.1)
+            assert sum(1 for _ in connections(deaf)) == asked
+    close_session()
+
+
+def test_a_hub_that_answers_is_asked_about_each_model(hub):  # noqa: F811
+    api = HfApi()
+    api.create_repo("someone/large")
+    api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id="someone/large")
+    have = WeightsAtHand()
+    assert [have("someone/gone"), have("someone/large")] == ["", "on the Hub"]
+
+
+def connections(server):
+    while True:
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            return
+        yield connection
+        connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import yaml
 from trl import TrlParser
 
-from hf_factuality.cli.shared import with_underscores
+from hf_factuality.cli.shared import misspelt_flag, shown_table, with_underscores
 from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.io.recipes import RECIPES, find_recipe
@@ -50,6 +49,7 @@ class TrainingParser(TrlParser):
             usage=f"{prog} [--config FILE] [flags]",
             description=description,
             formatter_class=_Formatter,
+            allow_abbrev=False,
         )
         # TRL's parser takes the flag out itself; so it only has to be in the help.
         self.add_argument("--config", default=argparse.SUPPRESS, metavar="FILE", help="YAML of settings, see recipes/")
@@ -81,6 +81,8 @@ class TrainingParser(TrlParser):
             `ValueError`: if a flag does not exist, or `--config` has no file.
         """
         words = with_recipe(words)
+        if said := misspelt_flag(words, self._option_string_actions, self.prog):
+            raise ValueError(said)  # before the settings are checked, which would be refused as if it were not there
         self._set_tracker(words)
         if not torch.accelerator.is_available():  # to whose memory nothing is copied; torch would say so
             self.set_defaults(dataloader_pin_memory=False)
@@ -91,11 +93,7 @@ class TrainingParser(TrlParser):
             path = words[words.index("--config") + 1]
             raise ValueError(f"{path} has settings that {self.prog} does not know: {' '.join(from_file)}")
         if left:
-            near = difflib.get_close_matches(left[0].partition("=")[0], self._option_string_actions, 1)
-            hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-            raise ValueError(
-                f"no flag {left[0]}; {hint}" if left[0].startswith("--") else f"{left[0]!r} is of no flag"
-            )
+            raise ValueError(f"{left[0]!r} is of no flag")
         return tuple(found)
 
     def _set_tracker(self, words: Sequence[str]) -> None:
@@ -202,7 +200,6 @@ def print_measured(trainer):
     """The table of what a trainer measured at its end, from the file of results that it wrote."""
     from hf_factuality.evaluation.model import result_cells
     from hf_factuality.hub.results import format_value, load_results
-    from hf_factuality.hub.tables import format_table
 
     path = Path(trainer.args.output_dir) / trainer._results
     if path.is_file() and trainer.figures:
@@ -210,4 +207,4 @@ def print_measured(trainer):
     else:
         rows = [{"measure": name, "value": format_value(value)} for name, value in trainer.figures.items()]
     if rows:
-        trainer.accelerator.print(f"\n{format_table(rows)}\n")
+        trainer.accelerator.print(f"\n{shown_table(rows)}\n")

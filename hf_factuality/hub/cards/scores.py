@@ -15,6 +15,7 @@ from hf_factuality.hub.results import (
     COMMIT,
     SCHEMA,
     changed_measurement,
+    format_value,
     load_results,
     measurement,
     shown_count,
@@ -149,6 +150,7 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
                 f"{shown_count(first)} before, {shown_count(entry)} after",
             }
         )  # fmt: skip
+        rows += _share_rows(rows[-1], first, entry)
         used += [file] if origin is None else [origin, file]
         if first is None and name in by_name:
             changed = ", ".join(changed_measurement(by_name[name], entry))
@@ -160,6 +162,23 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
             index.append(_eval_result(entry, first, file in published and file.name, url))
     notes = [*_how([entry for entry, _ in new.values()]), *notes]
     return CardResults(rows, notes, index, [path for path in dict.fromkeys(used) if path in published], leaderboards)
+
+
+_SHARES = {"abstention": {"right": "accuracy", "wrong": "hallucination_rate", "declined": "abstention_rate"}}
+"""Metrics that weigh shares into one value, which alone says too little -> those shares, and their names among the parts."""
+
+
+def _share_rows(
+    row: Mapping[str, str], before: Mapping[str, Any] | None, after: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    """Rows below that of a result, with the shares that its value is made of."""
+    found = []
+    for name, part in _SHARES.get(after["metric"], {}).items():
+        value, old = after["parts"].get(part), None if before is None else before["parts"].get(part)
+        if isinstance(value, float):
+            first = row["before"] if before is None else format_value(old if isinstance(old, float) else None)
+            found.append({**row, "metric": f"{row['metric']}: {name}", "before": first, "after": format_value(value)})
+    return found
 
 
 def _entries(files: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, tuple[dict[str, Any], Path]]:

@@ -87,6 +87,21 @@ def test_numbers_before_and_after_come_from_files(trainer, folder, tiny_model):
     assert ModelCard.load(folder / "README.md").data.eval_results == found
 
 
+def test_abstention_shows_the_shares_that_its_value_is_made_of(trainer, folder, tiny_model):
+    """0.5 may be 3 of 4 right and 1 wrong, or 2 right and 2 declined."""
+    parts = [{"accuracy": 0.75, "hallucination_rate": 0.25, "abstention_rate": 0.0, "n": 4},
+             {"accuracy": 0.5, "hallucination_rate": 0.0, "abstention_rate": 0.5, "f1": "| a |"}]  # fmt: skip
+    before, after = folder / "results-base.json", folder / "results.json"
+    for path, model, own in ((before, model_of(tiny_model), parts[0]), (after, model_of(folder), parts[1])):
+        write_results(path, model, [entry("a", "abstention", parts=own)], MACHINE)
+    card = card_of(trainer, folder)
+    for name, *shares in (("right", 0.75, 0.5), ("wrong", 0.25, 0.0), ("declined", 0.0, 0.5)):
+        assert f"| a | abstention: {name} | {shares[0]:.3f} | {shares[1]:.3f} | 4 |" in card
+    assert_numbers_come_from(card, before, after)
+    before.unlink()
+    assert "| a | abstention: wrong | not measured | 0.000 | 4 |" in card_of(trainer, folder)
+
+
 def test_the_oracle_finds_a_number_that_is_in_no_file(trainer, folder):
     path = folder / "results.json"
     write_results(path, model_of(folder), [entry(value=0.54321)], MACHINE)
