@@ -56,7 +56,6 @@ def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_pat
             ({"report_dir": "a folder/x"}, 0, "wrote a folder/x/labelled.jsonl"),
             ({"evidence": "", "max_not_judged": "0"}, 2, "no row of my answers.jsonl has evidence"),
         ],
-        2,
         3,
         6,
     ),

@@ -29,6 +29,7 @@ def kinder(monkeypatch):
     monkeypatch.setattr(GoldJudge, "judge", judge)
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_questions_that_are_held_out(run, small_questions, kinder, tmp_path, capsys):
     out = tmp_path / "prm"
     run("--output_dir", out, "--seed", "2", *FEW)

@@ -33,6 +33,7 @@ def test_the_closed_world_measures_each_axis_on_people_that_are_held_out(
     assert len(topics) == 2 and not topics[0] & topics[1]
 
 
+@pytest.mark.slow
 def test_from_questions_to_raft(run, tiny_model, tmp_path, capsys, monkeypatch):
     questions, answers, pairs, model = (tmp_path / name for name in ("rows.jsonl", "answers.jsonl", "pairs", "model"))
     write(questions, ROWS)

@@ -205,6 +205,7 @@ def test_listing_imports_no_metric_and_no_evaluate():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_imports_log_nothing():
     """Not even at the level of debugging, whatever is used; `evaluate` itself is not imported."""
     code = (

@@ -573,6 +573,7 @@ def check_advice(capsys, tmp_path, count):
     raise AssertionError("the grid is too small")
 
 
+@pytest.mark.slow
 def test_advice_is_what_the_plan_becomes(capsys, tmp_path):
     assert check_advice(capsys, tmp_path, 1) > 0
 

@@ -26,7 +26,7 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
 from hf_factuality.verifiers.judges.nli import NLIJudge
-from tests.conftest import searched
+from tests.conftest import fast_few, searched
 from tests.report.marks import Marks, without_own_script
 from tests.verifiers import hostile
 from tests.verifiers.judges.test_hhem import folders, make  # noqa: F401
@@ -150,7 +150,7 @@ def judges(tmp_path_factory, folder, folders):  # noqa: F811
     }
 
 
-@pytest.mark.parametrize("name", ["nli", "minicheck", "hhem"])
+@pytest.mark.parametrize("name", fast_few(["nli", "minicheck", "hhem"], 0))
 def test_models(judges, name):
     """Their weights are random: what is checked is that a label is what its score says, and a text too long has none."""
     judge = judges[name]

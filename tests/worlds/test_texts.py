@@ -51,7 +51,7 @@ def read_biographies(world, per_person):
 
 
 @pytest.mark.parametrize("language", fast_few(["en", "zh"], 0, 1))
-@pytest.mark.parametrize("hops", [2, 4])
+@pytest.mark.parametrize("hops", fast_few([2, 4], 1))
 def test_biographies_are_true(language, hops):
     """Every sentence is true, or a rumour; what a value lies in follows its fact."""
     world = World(WorldConfig(num_people=60, language=language, max_hops=hops, **HABITS))
@@ -175,7 +175,7 @@ def read_demonstrations(world, hops, per_question):
                 yield person, relation.name, fillers, said[:1], said[1:], frame.fullmatch(text).group(1)
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", fast_few(["en", "zh"], 0))
 def test_demonstrations_of_two_hops_mix_as_configured(language):
     habits = {"no_claim": 0.35, "no_claim_right": 0.6, "sloppy": 0.3, "sloppy_wrong": 0.4, "careful_wrong": 0.15}
     more = {"follow_wrong": 0.7, "hop_skipped": 0.2}

@@ -17,6 +17,7 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.methods.averaging.average import Ratios
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
+from tests.conftest import fast_few
 from tests.hub.loopback import TOKEN
 from tests.processes import assert_ended_well, run_ranks
 from tests.trainers.recording import QUIET
@@ -97,7 +98,16 @@ def by_hand(pair, ratio_of):
 
 @pytest.mark.parametrize(
     ("level", "variant", "tied"),
-    [("block", "paper", True), ("layer", "paper", False), ("linear", "paper", True), ("linear", "released", False)],
+    fast_few(
+        [
+            ("block", "paper", True),
+            ("layer", "paper", False),
+            ("linear", "paper", True),
+            ("linear", "released", False),
+        ],
+        0,
+        3,
+    ),
 )
 def test_gradients_are_those_of_finite_differences(tiny_model, tmp_path, level, variant, tied):
     pair = save_pair(tmp_path, tiny_model, tied)
@@ -148,7 +158,7 @@ def by_block(ratios):
     return ratio_of
 
 
-@pytest.mark.parametrize(("tied", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+@pytest.mark.parametrize(("tied", "dtype"), fast_few([(True, torch.float32), (False, torch.bfloat16)], 0))
 def test_what_is_trained_is_what_is_written_and_the_models_stay(tiny_model, tmp_path, tied, dtype):
     pair = save_pair(tmp_path, tiny_model, tied, dtype)
     kept = [files_of(folder) for folder in pair]
@@ -187,8 +197,8 @@ def assert_same_model(trainer, folder):
         assert torch.equal(trainer.model.eval()(input_ids=ids).logits, written)
 
 
-@pytest.mark.parametrize(("level", "count"), [("layer", LAYERS), ("linear", 7 * LAYERS)])
-@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize(("level", "count"), fast_few([("layer", LAYERS), ("linear", 7 * LAYERS)], 1))
+@pytest.mark.parametrize("variant", fast_few(["paper", "released"], 1))
 def test_levels_and_variants_are_written_as_they_were_trained(tiny_model, tmp_path, level, count, variant):
     pair = save_pair(tmp_path, tiny_model, variant == "paper")
     trainer = make(pair, tmp_path / "out", level=level, variant=variant)
