@@ -125,6 +125,7 @@ def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeyp
     assert metrics == ["factscore", "longwiki"]
 
 
+@pytest.mark.slow
 def test_hostile_answers(own, tmp_path, evaluate):
     answers(tmp_path, "a|*$x_1$ [b](c) 名.jsonl", lambda *_: "good. bad[c].")
     answers(tmp_path, "empty.jsonl", lambda *_: "")

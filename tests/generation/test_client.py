@@ -134,6 +134,7 @@ def test_requests_that_always_fail_do_not_hold_back_the_others(trouble):
         assert len(set(prompts) - set(sent[:again])) <= 32
 
 
+@pytest.mark.slow
 def test_a_dead_server_is_given_up_although_requests_failed_alone_before(tmp_path):
     """Once probes are not answered either, the batch ends and says what is kept."""
     prompts = [*[f"bad {i}" for i in range(20)], *[f"p{i}" for i in range(40)]]

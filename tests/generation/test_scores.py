@@ -90,6 +90,7 @@ def test_killed_and_back_again_asks_only_what_was_under_way():
         assert set(server.answered.values()) == {1} and client.stats.failed == 0 and client.stats.retried > 0
 
 
+@pytest.mark.slow
 def test_gone_for_good_is_an_error():
     server = FakeServer(length)
     with server:

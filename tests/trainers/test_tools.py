@@ -312,6 +312,7 @@ def test_what_tools_do_not_go_with_is_refused(tool_models, tmp_path, settings, s
         )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast_few(["policy", "fact"], 1))
 def test_a_resumed_run_is_the_run_that_was_not_stopped(tool_models, tmp_path, name):
     def make(folder, **settings):

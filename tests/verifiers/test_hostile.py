@@ -234,6 +234,7 @@ def test_the_page_holds_text_and_no_markup(verified):
     assert set(Marks(page).tags) == ours and not ours & {"script", "img", "svg", "iframe", "a"}
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     file, page, out = tmp_path / "answers.jsonl", tmp_path / "page.html", tmp_path / "out.jsonl"
     rows = [{"completion": text, "question": text, "evidence": list(EVIDENCE)} for text in TEXTS]

@@ -77,7 +77,7 @@ def test_biographies_are_true(language, hops):
 def test_biographies_mix_as_configured():
     world = World(WorldConfig(num_people=100, **HABITS))
     kinds, hop_chances, lengths, relations = Counter(), 0, Counter(), Counter()
-    for _, _, said in read_biographies(world, 30):
+    for _, _, said in read_biographies(world, 10):
         kinds.update("hedged" if hedged(s) else s.kind for s in said)
         hop_chances += sum(s.kind == "fact" and s.relation in CHAINED for s in said)
         lengths[sum(s.relation is not None for s in said)] += 1
@@ -88,7 +88,7 @@ def test_biographies_mix_as_configured():
     assert_share(kinds["hedged"], facts, 0.3)
     assert_share(kinds["hop"], hop_chances, 0.6)
     for length in range(3, 8):
-        assert_share(lengths[length], 100 * 30, 1 / 5)
+        assert_share(lengths[length], 100 * 10, 1 / 5)
     for relation in world.values:
         assert_share(relations[relation], sum(relations.values()), 1 / 10)
 

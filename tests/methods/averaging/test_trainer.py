@@ -236,6 +236,7 @@ def test_ratios_go_to_the_better_model_of_each_block(tiny_model, tmp_path):
         assert entry["ratios/penalty"] == pytest.approx(1e-4 * 14 * distance, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tiny_model, tmp_path):
     pair = save_pair(tmp_path, tiny_model)
     saves = dict(save_strategy="steps", save_steps=2, level="layer", gradient_accumulation_steps=2)

@@ -120,6 +120,7 @@ def checked(server, policy):
     return roles.general()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "error"), fast_few([({"model": "other"}, "HTTP 404.*does not exist"), ({"key": "x"}, "401")], 0)
 )

@@ -255,6 +255,7 @@ def test_other_models_are_refused(tiny_model, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path):
     """The share of the spans in the loss goes on where it was; the layers are evaluated on the way."""
 
