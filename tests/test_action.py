@@ -27,6 +27,7 @@ def runner(tmp_path):
     return Runner(tmp_path, PYTHONPATH=str(ROOT))
 
 
+@pytest.mark.slow
 def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_path):
     done = runner.run(["Verify"], file="my answers.jsonl", evidence="evidence.jsonl", fail_under="0.8")
     assert done.returncode == 1, done.stderr

@@ -170,7 +170,7 @@ def test_embeddings_of_other_names(model, settings, rows, tied, tmp_path):
     assert found.config.tie_word_embeddings is False and found.config.vocab_size == (rows or 37)
 
 
-@pytest.mark.parametrize("case", ["grown, both", "new tokens", "saved beside"])
+@pytest.mark.parametrize("case", fast_few(["grown, both", "new tokens", "saved beside"], 0))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_in_bfloat16_and_with_embeddings_in_float32(case, tmp_path):
     settings, rows, save = CASES[case]

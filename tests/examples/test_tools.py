@@ -24,6 +24,7 @@ def small_search(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("citations", fast_few(["statement", "end"], 0))
 def test_the_closed_world_measures_before_and_after(run, small_search, tmp_path, capsys, citations):
     out = tmp_path / "out"

@@ -229,6 +229,7 @@ def test_token_rewards_of_ppo_are_judged_and_rated_ahead(early_model, tmp_path):
     assert len(rated[AheadPPO]) > len(rated[AfterPPO]) > 0
 
 
+@pytest.mark.slow
 def test_one_chunk_hands_nothing_over(early_model, tmp_path, monkeypatch):
     monkeypatch.setattr(BatchJudge, "ahead", None)
     fact(FactGRPO, early_model, tmp_path, chunks=1, max_steps=1).train()

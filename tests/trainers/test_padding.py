@@ -204,6 +204,7 @@ def test_nothing_is_changed_where_nothing_is_padding(tiny_model, tmp_path):
         assert all(torch.equal(one[name], same[name]) for name in same)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", fast_few([{"loss_type": "bnpo"}, {"top_entropy_quantile": 0.5}], 0), ids=str)
 def test_micro_batches_stay_as_they_are_where_the_loss_depends_on_them(tiny_model, tmp_path, settings):
     ours, other = (train(tiny_model, tmp_path, skip, **settings, max_steps=1) for skip in (True, False))

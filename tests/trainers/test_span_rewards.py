@@ -61,6 +61,7 @@ def test_everywhere_it_is_what_the_parent_computes(tiny_model, tmp_path):
     assert any(bool(loss) for loss in alone.losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", fast_few([{"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}, {"loss_type": "cispo"},
                           {"importance_sampling_level": "sequence", "use_bias_correction_kl": False}], 3),
