@@ -89,7 +89,7 @@ def adapter(tmp_path, tied, settings, rows=None, save=None, dtype="float32", cha
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied base"])
-@pytest.mark.parametrize("case", fast_few(CASES, *range(0, 99, 3)))
+@pytest.mark.parametrize("case", fast_few(CASES, *range(0, 99, 5)))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_embeddings_are_merged_as_peft_merges_them(case, tied, tmp_path):
     settings, rows, save = CASES[case]

@@ -19,6 +19,7 @@ from tests.test_recipes import load_training
 FEW = ["--max_steps", "2", *FAST]
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_each_axis_on_people_that_are_held_out(
     run, small_world, tmp_path, capsys, monkeypatch
 ):

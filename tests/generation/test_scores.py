@@ -79,6 +79,7 @@ def test_what_fails_for_one_text_costs_only_itself():
         assert server.received["a" * 11] == 0
 
 
+@pytest.mark.slow
 def test_killed_and_back_again_asks_only_what_was_under_way():
     texts = [f"text {number:03}" for number in range(100)]
     with FakeServer(lambda prompt, body: [float(prompt[-3:])], delay=0.02) as server:

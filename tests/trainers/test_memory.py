@@ -641,6 +641,7 @@ def test_several_changes_are_joined_where_no_single_one_is_enough(capsys, middle
     assert len(fitting) == 1 and len(fitting[0]) > 1
 
 
+@pytest.mark.slow
 def test_advice_is_printed_as_flags(capsys, middle):
     flags = ["--model", middle, "--method", "mask_dpo", "--gpus", "8", "--gpu_memory", "8", "--sharding", "fsdp2", "--bf16", "true",
              "--gradient_accumulation_steps", "4"]  # fmt: skip

@@ -186,6 +186,7 @@ def test_options_and_losses_of_the_parent(tiny_model, tmp_path, settings):
     compare(tiny_model, tmp_path, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implicit", fast_few([False, True], 1))
 def test_plain_text(tiny_model, tmp_path, implicit):
     def join(row):

@@ -371,6 +371,7 @@ def test_columns_that_positions_depend_on_stay(config, cuts):
         assert trainer._cuts == (False, False)
 
 
+@pytest.mark.slow
 def test_a_learnt_prefix_stays_as_far_away(tiny_model, tmp_path):
     prefix = PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     ours, other = (train(tiny_model, tmp_path, skip, peft_config=prefix, max_steps=1) for skip in (True, False))

@@ -209,7 +209,7 @@ async def waits(query: str) -> str:
 
 @pytest.mark.parametrize(
     ("tool", "passages"),
-    fast_few([(raises, []), (hangs, []), (waits, []), (megabyte, ["x" * 50]), (blocks, None)], 0, 1),
+    fast_few([(raises, []), (hangs, []), (waits, []), (megabyte, ["x" * 50]), (blocks, None)], 0),
     ids=lambda it: getattr(it, "__name__", ""),
 )
 def test_a_bad_tool_ends_nothing(tool_models, tmp_path, tool, passages, monkeypatch):

@@ -72,6 +72,7 @@ def test_there_are_a_thousand_and_the_same_ones_each_time():
 # ---- offsets
 
 
+@pytest.mark.slow
 def test_sentences():
     for text, spans in zip(TEXTS, SentenceExtractor().extract([VerifierInput(text) for text in TEXTS]), strict=True):
         ranges = sentence_offsets(text)

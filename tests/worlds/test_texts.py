@@ -215,6 +215,7 @@ def test_demonstrations_of_two_hops_mix_as_configured(language):
     assert_share(count["followed"], count["would differ"], 0.7)
 
 
+@pytest.mark.slow
 def test_demonstrations_of_five_hops_mix_as_configured():
     habits = {"no_claim": 0.25, "no_claim_right": 0.0, "sloppy": 0.3, "sloppy_wrong": 0.4, "careful_wrong": 0.0}
     more = {"hop_sloppy": 0.3, "hop_skipped": 0.2, "follow_wrong": 1.0}

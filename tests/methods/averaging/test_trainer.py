@@ -106,7 +106,6 @@ def by_hand(pair, ratio_of):
             ("linear", "released", False),
         ],
         0,
-        3,
     ),
 )
 def test_gradients_are_those_of_finite_differences(tiny_model, tmp_path, level, variant, tied):
@@ -255,6 +254,7 @@ def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tin
         make(pair, tmp_path / "run", alpha=0.3, **saves).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_averaged_with_its_base_in_one_commit_of_the_hub(tiny_model, tmp_path, hub):
     before, _ = save_pair(tmp_path, tiny_model)
     lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")

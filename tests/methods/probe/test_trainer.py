@@ -128,6 +128,7 @@ def test_card_and_results(trained):
     assert entries["auroc"]["n"] == 24, "sentences"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_pushed_and_loaded_from_the_hub(tiny_model, tmp_path, hub, lora):
     """With LoRA its layers learn too, those below the layer that is read."""

@@ -158,6 +158,7 @@ def test_a_completion_goes_on_from_the_assistants_words(tiny_model, tmp_path):
     assert one.spans[0].score == pytest.approx(other.spans[0].score, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_heads(tiny_model, tmp_path):
     settings = {"heads": AXES, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
     whole = make(tiny_model, tmp_path / "whole", pairs(8), pairs(4, 100), **settings)

@@ -187,6 +187,7 @@ def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypat
     assert TOKEN not in (tmp_path / "settings" / "verifier_config.json").read_text() and TOKEN not in repr(known.judge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path, lora):
     def run(folder, **resume):
