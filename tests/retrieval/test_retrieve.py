@@ -337,7 +337,7 @@ def test_topic_settings_are_checked(base, tmp_path):
         TopicRetriever(base).retrieve([row(7)], [["A claim."]])
 
 
-@searched(3, 1000)
+@searched(8, 1000)
 def test_hostile_strings_are_text(tmp_path, count):
     texts = hostile_strings()
     base = KnowledgeBase.build(tmp_path / "kb.sqlite", [(f"{n} {text[:300]}", text) for n, text in enumerate(texts)])
