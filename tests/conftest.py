@@ -1,6 +1,8 @@
 """Small models and tokenizers made on the spot; nothing is downloaded."""
 
+import functools
 import gc
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -20,6 +22,8 @@ import pytest
 
 
 gc.disable()  # until all is imported
+# Accelerate asks at every step whether PEFT is installed, and the description of the package would be parsed each time.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 # Package and tests are compiled once, and not by each worker and each subprocess in each run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

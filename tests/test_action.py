@@ -27,6 +27,7 @@ def runner(tmp_path):
     return Runner(tmp_path, PYTHONPATH=str(ROOT))
 
 
+@pytest.mark.slow
 def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_path):
     done = runner.run(["Verify"], file="my answers.jsonl", evidence="evidence.jsonl", fail_under="0.8")
     assert done.returncode == 1, done.stderr
@@ -56,7 +57,6 @@ def test_verify_below_the_threshold_fails_and_leaves_all_reports(runner, tmp_pat
             ({"report_dir": "a folder/x"}, 0, "wrote a folder/x/labelled.jsonl"),
             ({"evidence": "", "max_not_judged": "0"}, 2, "no row of my answers.jsonl has evidence"),
         ],
-        2,
         3,
         6,
     ),

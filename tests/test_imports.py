@@ -41,6 +41,14 @@ def room(module: Path) -> str:
     return module.parts[0].removesuffix(".py").lstrip("_")
 
 
+@cache
+def imports_of(path: Path) -> ast.Module:
+    """The imports of a file, wherever they stand in it: it is parsed once for all tests, and nothing else is kept."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return ast.Module(body=nodes, type_ignores=[])
+
+
 def imported_names(tree: ast.AST) -> set[str]:
     """In full; those that only type checkers read too."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -59,7 +67,7 @@ def imported_rooms(tree: ast.AST) -> set[str]:
 def test_imports_point_one_way(module):
     here = room(module)
     assert here in LAYER_OF, f"{module} is in no room: add it to LAYERS here and to docs/architecture.md"
-    for other in imported_rooms(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+    for other in imported_rooms(imports_of(PACKAGE / module)):
         allowed = other == here or LAYER_OF[other] < LAYER_OF[here]
         assert allowed, f"{module} imports hf_factuality.{other}, which is not below {here}"
 
@@ -99,8 +107,7 @@ def imported_modules(tree: ast.AST) -> set[str]:
 
 def test_no_import_circles():
     """`static_order` raises a `CycleError` that shows the circle."""
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
-    graph = {name: imported_modules(tree) - {name} for name, tree in trees.items()}
+    graph = {name: imported_modules(imports_of(path)) - {name} for name, path in FILES.items()}
     order = list(TopologicalSorter(graph).static_order())
     assert order.index("hf_factuality.errors") < order.index("hf_factuality.spans") < order.index("hf_factuality.cli")
 
@@ -125,7 +132,7 @@ def test_imports_are_followed_to_the_module_that_holds_the_name(code, needed):
 def test_formulas_are_pure():
     known = "__future__ bisect collections dataclasses decimal enum functools itertools math re statistics string torch types typing unicodedata hf_factuality"
     for module in [*(PACKAGE / "functional").glob("*.py"), *(PACKAGE / "methods").glob("*/formula.py")]:
-        names = imported_names(ast.parse(module.read_text(encoding="utf-8")))
+        names = imported_names(imports_of(module))
         other = {name.split(".")[0] for name in names}.difference(known.split())
         assert not other, f"{module.name} imports {other}; formulas are torch only"
 

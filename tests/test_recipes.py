@@ -37,6 +37,7 @@ from hf_factuality.trainers import (
     VerifierTrainer,
 )
 from hf_factuality.verifiers import LexicalVerifier
+from tests.conftest import fast_few
 from tests.methods.probe.test_trainer import completions
 from tests.methods.process_reward.test_trainer import solutions
 from tests.methods.rag_reward.test_trainer import pairs as compared_pairs
@@ -462,7 +463,7 @@ def slurm(tmp_path, monkeypatch):
     return start
 
 
-@pytest.mark.parametrize(("nodes", "vllm"), [(3, "1"), (2, "0")])
+@pytest.mark.parametrize(("nodes", "vllm"), fast_few([(3, "1"), (2, "0")], 0))
 def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
     """`accelerate` reads its flags by its own parser."""
     from accelerate.commands.launch import launch_command_parser
@@ -482,7 +483,7 @@ def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
     assert "scontrol requeue 7" not in lines
 
 
-@pytest.mark.parametrize(("status", "again"), [(143, True), (0, False)])
+@pytest.mark.parametrize(("status", "again"), fast_few([(143, True), (0, False)], 0))
 def test_a_job_whose_time_is_over_saves_while_vllm_serves_and_is_queued_again(slurm, status, again):
     """`status` 0: the run came to its own end meanwhile."""
     saves = f"""trap 'echo asked >> "$LOG"; sleep 1; echo "saved, $TORCH_ELASTIC_SHUTDOWN_TIMEOUT" >> "$LOG"; exit {status}' TERM; """

@@ -223,6 +223,7 @@ def test_a_share_of_the_answer_rewards_is_wrong():
     assert 0.164 < wrong / 2000 < 0.236
 
 
+@pytest.mark.slow
 def test_the_documented_experiment_is_short_and_runs(folder):
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
@@ -327,6 +328,7 @@ EXPERIMENT = Experiment(
 """
 
 
+@pytest.mark.slow
 def test_an_arm_of_the_long_form_experiment_takes_a_step(folder):
     arms = harness.load_experiment("long_form")[0].arms
     settings = write(folder / "long.py", LONG_FORM)

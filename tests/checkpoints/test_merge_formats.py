@@ -372,7 +372,7 @@ def test_the_revision_of_the_base_is_honoured(hub, tmp_path):
     assert report.architecture == "Qwen2ForCausalLM"
 
 
-@pytest.mark.parametrize("kind", ["both", "sharded", "pickle"])
+@pytest.mark.parametrize("kind", fast_few(["both", "sharded", "pickle"], 0))
 def test_what_is_downloaded_of_a_base(hub, tmp_path, kind):
     """No weights twice: pickles only where there are no safetensors, and no files that transformers does not read."""
     folder, merged = adapter(tmp_path, {"tie_word_embeddings": False}, **LORA)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.conftest import fast_few
+
 
 CODE = """
 import warnings
@@ -18,7 +20,7 @@ print(are_progress_bars_disabled())
 """
 
 
-@pytest.mark.parametrize(("options", "hidden"), [([], True), (["-W", "default"], False)])
+@pytest.mark.parametrize(("options", "hidden"), fast_few([([], True), (["-W", "default"], False)], 0))
 def test_what_is_hidden(options, hidden):
     done = subprocess.run([sys.executable, *options, "-c", CODE], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout == "True\n", done.stderr

@@ -125,6 +125,7 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     assert changed and all("q_proj" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_a_run_without_other_relations(small, tmp_path, capsys):
     """Each group of questions that the file has is in the table, and no other; gold answers may be several."""
     rows = [

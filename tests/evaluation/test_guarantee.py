@@ -13,6 +13,7 @@ from hf_factuality.evaluation.guarantee import fit_guarantee, read_guarantee_lab
 from hf_factuality.evaluation.labelled_claims import LabelColumns, judge_claims, read_labels
 from hf_factuality.functional.risk_control import controlled_threshold
 from hf_factuality.verifiers.guard import GuardedVerifier
+from tests.conftest import searched
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.test_agreement import Scored
 from tests.report.marks import Marks
@@ -98,18 +99,19 @@ def answers_of(generator, n):
     return rows
 
 
-def test_claims_of_one_answer_are_no_independent_labels():
+@searched(30, 100)
+def test_claims_of_one_answer_are_no_independent_labels(count):
     """11 % of the claims are wrong at any threshold, so that keeping any breaks the guarantee. One claim of each answer keeps it;
     all claims as if they were independent would not."""
     generator, bad, careless = random.Random(0), 0, 0
     guard = GuardedVerifier(Scored(), timeout=None)
-    for draw in range(100):
+    for draw in range(count):
         rows = answers_of(generator, 40)
         bad += fit_guarantee(guard, read_guarantee_labels(rows, 0.9, seed=draw), 0.9).threshold is not None
         every = read_labels(rows, LabelColumns())
         scores = [verdict.score for verdict in judge_claims(guard, every)]
         careless += controlled_threshold(scores, [claim.supported for claim in every], 0.9) is not None
-    assert bad <= 10 + 3 * math.sqrt(9) < careless
+    assert bad <= 0.1 * count + 3 * math.sqrt(0.09 * count) < careless
 
 
 def test_the_page_strikes_out_what_is_not_kept(tmp_path):

@@ -88,6 +88,7 @@ def test_answers_side_by_side(own, tmp_path, evaluate, monkeypatch):
     assert [(row["recall"], row["empty"]) for row in printed["rows"]] == [(0.0, 1.0)] * 2
 
 
+@pytest.mark.slow
 def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeypatch):
     shutil.copytree(large_model, tmp_path / "other")
     (tmp_path / "people.txt").write_text("Marie Curie\nAda Lovelace\nNobody\n")
@@ -125,6 +126,7 @@ def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeyp
     assert metrics == ["factscore", "longwiki"]
 
 
+@pytest.mark.slow
 def test_hostile_answers(own, tmp_path, evaluate):
     answers(tmp_path, "a|*$x_1$ [b](c) 名.jsonl", lambda *_: "good. bad[c].")
     answers(tmp_path, "empty.jsonl", lambda *_: "")

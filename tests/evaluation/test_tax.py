@@ -106,6 +106,7 @@ def test_tax_of_three_models(evaluate, tmp_path, monkeypatch):
     assert [len(rows) for _, rows in harness.asked] == [1, 3, 4] and len(set(harness.asked[1][1])) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(evaluate, tmp_path, monkeypatch):
     harness.install(monkeypatch)
     real = harness.evaluate

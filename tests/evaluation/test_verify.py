@@ -363,6 +363,7 @@ def test_a_folder_that_holds_no_model_is_named_in_one_line(verify, tmp_path):
     assert status == 2 and f"the model {str(tmp_path)!r} cannot be loaded: " in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_command_starts_without_the_libraries_that_it_does_not_need(tmp_path):
     heavy = ("evaluate", "transformers", "datasets")
     code = (

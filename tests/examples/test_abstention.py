@@ -5,13 +5,15 @@ import json
 import pytest
 
 from hf_factuality.hub.results import load_results
+from tests.conftest import fast_few
 from tests.examples.conftest import FAST
 
 
 FEW = ["--max_steps", "1", "--num_generations", "2", "--max_completion_length", "8", *FAST]
 
 
-@pytest.mark.parametrize("reward", ["target-0.75", "dcpo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("reward", fast_few(["target-0.75", "dcpo"], 1))
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys, reward):
     out = tmp_path / "out"
     run("--output_dir", out, "--reward", reward, *FEW)

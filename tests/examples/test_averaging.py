@@ -8,6 +8,7 @@ from hf_factuality.methods.averaging.average import Ratios
 from tests.examples.conftest import FAST, checked_card
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
     out = tmp_path / "ama"
     short = (

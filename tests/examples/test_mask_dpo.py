@@ -10,6 +10,7 @@ from hf_factuality.data.preferences import load_pairs
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import load_world
+from tests.conftest import fast_few
 from tests.examples.conftest import FAST
 from tests.hub.cards.card_pages import check_page
 from tests.trainers.mask_dpo_recording import pairs
@@ -18,7 +19,7 @@ from tests.trainers.mask_dpo_recording import pairs
 FEW = ["--max_steps", "2", "--learning_rate", "0.01", *FAST]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "folder"])
+@pytest.mark.parametrize("kind", fast_few(["parquet", "jsonl", "folder"], 2))
 def test_trains_on_pairs_from_files(run, tiny_model, tmp_path, kind):
     if kind == "folder":
         (tmp_path / "pairs").mkdir()
@@ -55,6 +56,7 @@ def test_the_card_says_where_labelled_pairs_are_from(run, tiny_model, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_before_and_after(run, monkeypatch, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-mask-dpo"
     run("--output_dir", out, *FEW)

@@ -29,6 +29,7 @@ def kinder(monkeypatch):
     monkeypatch.setattr(GoldJudge, "judge", judge)
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_questions_that_are_held_out(run, small_questions, kinder, tmp_path, capsys):
     out = tmp_path / "prm"
     run("--output_dir", out, "--seed", "2", *FEW)
@@ -46,6 +47,7 @@ def test_the_closed_world_measures_questions_that_are_held_out(run, small_questi
     assert scores and all(0 < score < 1 for score in scores)
 
 
+@pytest.mark.slow
 def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkeypatch):
     """Labels built, killed and built on; a model trained; evaluated as the chooser among several answers; RAFT by it."""
     questions = tmp_path / "gsm8k.jsonl"

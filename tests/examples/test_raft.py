@@ -11,6 +11,7 @@ from hf_factuality.methods.raft import best_answers as raft
 from tests.examples.conftest import FAST, checked_card
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
     out = tmp_path / "raft"
     run("--output_dir", out, "--selector", "tests.methods.process_reward.test_reward:Steps", "--max_steps", "2", *FAST)

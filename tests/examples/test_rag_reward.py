@@ -19,6 +19,7 @@ from tests.test_recipes import load_training
 FEW = ["--max_steps", "2", *FAST]
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_each_axis_on_people_that_are_held_out(
     run, small_world, tmp_path, capsys, monkeypatch
 ):
@@ -33,6 +34,7 @@ def test_the_closed_world_measures_each_axis_on_people_that_are_held_out(
     assert len(topics) == 2 and not topics[0] & topics[1]
 
 
+@pytest.mark.slow
 def test_from_questions_to_raft(run, tiny_model, tmp_path, capsys, monkeypatch):
     questions, answers, pairs, model = (tmp_path / name for name in ("rows.jsonl", "answers.jsonl", "pairs", "model"))
     write(questions, ROWS)

@@ -4,6 +4,7 @@ import datasets
 import pytest
 
 from hf_factuality.hub.results import load_results
+from tests.conftest import fast_few
 from tests.examples.conftest import FAST, checked_card
 from tests.methods.abstention.test_data import GREEDY, build, said
 
@@ -11,7 +12,7 @@ from tests.methods.abstention.test_data import GREEDY, build, said
 FEW = ["--max_steps", "2", *FAST]
 
 
-@pytest.mark.parametrize("variant", ["unsure", "unknown", "uncertain"])
+@pytest.mark.parametrize("variant", fast_few(["unsure", "unknown", "uncertain"], 0))
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys, variant):
     out = tmp_path / "rtuning"
     run("--output_dir", out, "--rtuning_variant", variant, *FEW)

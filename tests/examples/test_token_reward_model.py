@@ -48,6 +48,7 @@ def test_the_two_tokenizers_differ_and_keep_the_text():
         assert len(pieces(text)["input_ids"]) > 1.2 * len(ids)
 
 
+@pytest.mark.slow
 def test_the_demo_scores_before_and_after(run, monkeypatch, tmp_path, capsys):
     """With models that have hardly been trained, and few steps; that the score rises, `test_the_demo_as_it_stands` shows."""
     monkeypatch.setattr(demo.ReviewDemo, "steps", 20)

@@ -8,6 +8,7 @@ import pytest
 from hf_factuality.hub.results import load_results
 from hf_factuality.retrieval import CorpusRetriever, KnowledgeBase
 from hf_factuality.worlds import searching
+from tests.conftest import fast_few
 from tests.examples.conftest import FAST, checked_card
 from tests.trainers.tool_rollouts import save_tool_model
 
@@ -23,7 +24,8 @@ def small_search(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("citations", ["statement", "end"])
+@pytest.mark.slow
+@pytest.mark.parametrize("citations", fast_few(["statement", "end"], 0))
 def test_the_closed_world_measures_before_and_after(run, small_search, tmp_path, capsys, citations):
     out = tmp_path / "out"
     run(

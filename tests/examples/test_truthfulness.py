@@ -26,6 +26,7 @@ class Kinder(WorldVerifier):
         ]
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_people_that_are_held_out(run, small_world, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(closed_world, "WorldVerifier", Kinder)
     out = tmp_path / "truthfulness"

@@ -34,6 +34,7 @@ def labelled(count=40):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_made_up_passages(run, tmp_path, capsys, monkeypatch):
     small = own_verifier.build_encoder
     monkeypatch.setattr(own_verifier, "build_encoder", lambda *args: small(*args, hidden_size=32, layers=1))

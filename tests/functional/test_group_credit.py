@@ -354,6 +354,7 @@ def test_unbiased(name):
     torch.testing.assert_close(found, truth, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_regressed_values_are_a_baseline():
     """Two groups, each of which gives the other its slope."""
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 import pytest
 
 from hf_factuality.functional.risk_control import binomial_tail, controlled_threshold, labels_needed
+from tests.conftest import fast_few
 
 
 @pytest.mark.parametrize(("count", "n", "p"), [(0, 22, 0.1), (3, 40, 0.05), (7, 9, 0.5), (12, 200, 0.1), (9, 9, 0.2)])
@@ -93,7 +94,9 @@ def naive(level):
     return choose
 
 
-@pytest.mark.parametrize(("level", "sharpness", "n"), [(0.8, 1.0, 100), (0.9, 1.4, 200), (0.95, 1.5, 400)])
+@pytest.mark.parametrize(
+    ("level", "sharpness", "n"), fast_few([(0.8, 1.0, 100), (0.9, 1.4, 200), (0.95, 1.5, 400)], 0)
+)
 def test_the_guarantee_holds_in_a_thousand_draws(level, sharpness, n):
     world = World(sharpness)
     bad, some = world.violations(guaranteed(level), 1000, n)

@@ -79,6 +79,7 @@ def test_what_fails_for_one_text_costs_only_itself():
         assert server.received["a" * 11] == 0
 
 
+@pytest.mark.slow
 def test_killed_and_back_again_asks_only_what_was_under_way():
     texts = [f"text {number:03}" for number in range(100)]
     with FakeServer(lambda prompt, body: [float(prompt[-3:])], delay=0.02) as server:
@@ -90,6 +91,7 @@ def test_killed_and_back_again_asks_only_what_was_under_way():
         assert set(server.answered.values()) == {1} and client.stats.failed == 0 and client.stats.retried > 0
 
 
+@pytest.mark.slow
 def test_gone_for_good_is_an_error():
     server = FakeServer(length)
     with server:

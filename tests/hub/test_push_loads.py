@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from datasets import Dataset
 
 from hf_factuality.data.preferences import push_pairs
@@ -20,6 +21,7 @@ from tests.tiny import save_tiny_model
 ROWS = [{"prompt": "Who?", "chosen": "Ada.", "rejected": "Bob."}, {"prompt": "玛丽?", "chosen": "a", "rejected": "b"}]
 
 
+@pytest.mark.slow
 def test_a_model_a_tokenizer_a_verifier_and_pairs(hub, tmp_path):
     from transformers import AutoModelForCausalLM
 

@@ -217,8 +217,8 @@ def test_what_cannot_be_read_is_named_and_nothing_else_is_lost():
 
 def test_a_bomb_is_bounded(monkeypatch):
     monkeypatch.setattr(unpack, "_SPARE", 1 << 20)
-    bomb = gzip.compress(bytes(200_000_000))
-    assert 200 * len(bomb) < 200_000_000
+    bomb = gzip.compress(bytes(50_000_000))
+    assert 200 * len(bomb) < 50_000_000
     (found,) = search_file(_zip({"a.gz": bomb}))
     assert found.place == "a.gz" and "unpacks to more than" in found.problem
     data = TOKEN.encode()

@@ -199,6 +199,7 @@ def test_no_link_takes_a_file_out(hub, tmp_path, repo_type, target):
 # ---- what is harmless
 
 
+@pytest.mark.slow
 def test_200_harmless_files_are_not_refused(tmp_path):
     files = harmless()
     assert len(files) == 200

@@ -127,11 +127,14 @@ OWN_WAYS = {
 
 def test_nothing_else_is_written_in_a_way_of_its_own():
     package = Path(hf_factuality.__file__).parent
-    found = set()
+    found, names = set(), {"os.replace", "os.rename", "os.fsync", "tempfile.mkstemp", "tempfile.mkdtemp"}
     for path in package.rglob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        text = path.read_text(encoding="utf-8")
+        if not any(name in text for name in names):
+            continue  # most files are not parsed
+        nodes = list(ast.walk(ast.parse(text)))
         calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-        if calls & {"os.replace", "os.rename", "os.fsync", "tempfile.mkstemp", "tempfile.mkdtemp"}:
+        if calls & names:
             found.add(path.relative_to(package).as_posix())
     assert "io/files.py" in found and found - {"io/files.py"} <= set(OWN_WAYS)
 

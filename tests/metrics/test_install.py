@@ -88,6 +88,7 @@ def fresh(tmp_path_factory):
     return home, json.loads(done.stdout.splitlines()[-1]), hub
 
 
+@pytest.mark.slow
 def test_names_load_offline_after_installation(fresh):
     home, found, _ = fresh
     assert "factscore" in found["before"]
@@ -99,12 +100,14 @@ def test_names_load_offline_after_installation(fresh):
         assert Path(path).is_relative_to(home / "modules" / "evaluate_modules" / "metrics")
 
 
+@pytest.mark.slow
 def test_paths_load_without_installation(fresh):
     _, found, _ = fresh
     assert found["by_path"] == found["spaces"] == {name: name for name in METRIC_NAMES}
     assert found["by_folder"] == "safe"
 
 
+@pytest.mark.slow
 def test_a_space_loads_by_name(fresh):
     """`evaluate` first asks for its own version, then for main; before there was a network, it had asked nothing."""
     _, found, hub = fresh
@@ -205,6 +208,7 @@ def test_listing_imports_no_metric_and_no_evaluate():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_imports_log_nothing():
     """Not even at the level of debugging, whatever is used; `evaluate` itself is not imported."""
     code = (
@@ -221,6 +225,7 @@ def test_the_page_lists_every_metric():
     assert all(f"| `{name}` |" in text for name in METRIC_NAMES)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(fresh):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

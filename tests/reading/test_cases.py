@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hf_factuality.reading import read
-from tests.conftest import searched
+from tests.conftest import fast_few, searched
 from tests.reading.cases import BLOCKS, FOLDER, load, precision_and_recall
 
 
@@ -93,7 +93,7 @@ def trained_on(name):
 
 
 @searched(6, 1)
-@pytest.mark.parametrize("name", ["declining_hard", "declining_written"])
+@pytest.mark.parametrize("name", fast_few(["declining_hard", "declining_written"], 0))
 def test_declining_in_texts_that_the_model_learnt_from(name, count):
     """What it learnt it still says, but for what its threshold of .6 costs; its figures on others are those of the folds
     (docs/reading.md). Fast: every sixth text."""

@@ -150,6 +150,7 @@ def test_what_waits_is_judged_together():
     assert gated.sizes == [1, 20]
 
 
+@pytest.mark.slow
 def test_a_slow_verifier_gets_batches_that_it_can_judge_in_time():
     """Forty at once of which a verifier can judge twenty in time: judged together, all would be too late."""
     slow = SlowRows()

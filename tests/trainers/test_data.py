@@ -251,7 +251,7 @@ def test_images_are_refused_before_a_step(make, name, column):
         make(name, data.add_column(column, ["x"] * len(data)))
 
 
-@pytest.mark.parametrize("kind", [lambda data: data, stream], ids=["dataset", "stream"])
+@pytest.mark.parametrize("kind", fast_few([lambda data: data, stream], 0), ids=["dataset", "stream"])
 def test_shared_conversations_are_read_as_messages(make, kind):
     """SFT converts what is `from` and `value` in a column of this name, and nothing else."""
     turns = [("human", "user", "Where?"), ("gpt", "assistant", "London.")]

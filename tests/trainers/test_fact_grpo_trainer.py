@@ -11,6 +11,7 @@ import torch
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError, JudgingError
+from tests.conftest import fast_few
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import SETTINGS, WholeCompletion, fixed_rewards
 
@@ -253,7 +254,7 @@ def test_an_unknown_answer_stays_out_whatever_its_sentences_are(tiny_model, tmp_
     assert advantages.dim() == (1 if config else 2)  # without credit the parent's
 
 
-@pytest.mark.parametrize("conversational", [True, False])
+@pytest.mark.parametrize("conversational", fast_few([True, False], 0))
 def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
     config = {**ONE_BATCH, "max_steps": 2, "num_iterations": 2, "log_completions": True, "num_completions_to_print": 0}
     config |= {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4, "do_eval": True}

@@ -22,7 +22,7 @@ NAMES = {
 }
 
 
-QUICK = [("grpo", "reward"), ("dpo", "loss"), ("ppo", "span"), ("ppo", "value"), ("ppo", "critic's loss")]
+QUICK = [("grpo", "reward"), ("dpo", "loss"), ("ppo", "critic's loss")]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_completions_that_were_cut_are_compared_with_and_learn_nothing(tiny_mode
 
 
 @pytest.mark.parametrize(
-    "credit", fast_few(["own", "gae", "signed_gae", "to_go", "to_go_statement", "to_go_share", "process"], 0, 3)
+    "credit", fast_few(["own", "gae", "signed_gae", "to_go", "to_go_statement", "to_go_share", "process"], 0)
 )
 def test_each_credit_trains(tiny_model, tmp_path, credit):
     trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)

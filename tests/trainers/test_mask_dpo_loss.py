@@ -15,6 +15,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_factuality import Label, MaskDPOConfig, MaskDPOTrainer
+from tests.conftest import fast_few
 from tests.trainers.mask_dpo_recording import SETTINGS, pairs
 
 
@@ -139,7 +140,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
-@pytest.mark.parametrize("loss_type, mode, outside, ld_alpha", CASES)
+@pytest.mark.parametrize("loss_type, mode, outside, ld_alpha", fast_few(CASES, 5, 6, 7))
 def test_loss_and_gradient_equal_a_token_loop(tiny_model, tmp_path, loss_type, mode, outside, ld_alpha, seed):
     data, max_length = random_pairs(14, seed), 37
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)

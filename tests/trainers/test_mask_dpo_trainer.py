@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.errors import DataError
+from tests.conftest import fast_few
 from tests.trainers.mask_dpo_recording import LABELS, SETTINGS, make, pairs, run
 from tests.trainers.recording import MaskDPO
 
@@ -162,7 +163,7 @@ def test_cached_references_are_those_of_the_masked_tokens(tiny_model, tmp_path):
 # Kinds of datasets, and evaluation.
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", fast_few([0, 2], 0))
 def test_a_stream_is_masked_dropped_and_counted_as_it_passes(tiny_model, tmp_path, workers):
     rows = pairs(6).to_list()
     data = Dataset.from_list([rows[0], *labelled((None, None)).to_list(), *rows[1:]])
@@ -201,7 +202,7 @@ def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
 # Training.
 
 
-@pytest.mark.parametrize("peft", [False, True], ids=["full", "peft"])
+@pytest.mark.parametrize("peft", fast_few([False, True], 0), ids=["full", "peft"])
 def test_training_widens_the_margin_and_moves_what_it_should(tiny_model, tmp_path, peft):
     settings = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": 12}
     trainer = make(MaskDPO, tiny_model, tmp_path, peft=peft, learning_rate=5e-3, beta=0.5, **settings)

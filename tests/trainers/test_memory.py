@@ -573,6 +573,7 @@ def check_advice(capsys, tmp_path, count):
     raise AssertionError("the grid is too small")
 
 
+@pytest.mark.slow
 def test_advice_is_what_the_plan_becomes(capsys, tmp_path):
     assert check_advice(capsys, tmp_path, 1) > 0
 
@@ -640,6 +641,7 @@ def test_several_changes_are_joined_where_no_single_one_is_enough(capsys, middle
     assert len(fitting) == 1 and len(fitting[0]) > 1
 
 
+@pytest.mark.slow
 def test_advice_is_printed_as_flags(capsys, middle):
     flags = ["--model", middle, "--method", "mask_dpo", "--gpus", "8", "--gpu_memory", "8", "--sharding", "fsdp2", "--bf16", "true",
              "--gradient_accumulation_steps", "4"]  # fmt: skip

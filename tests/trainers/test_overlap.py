@@ -28,6 +28,7 @@ from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.service import VerificationRequest
+from tests.conftest import fast_few
 from tests.generation.fake_server import FakeServer
 from tests.tiny import letters_reward, rows
 from tests.trainers import token_reward_ppo_oracle
@@ -182,6 +183,7 @@ def trimmed(batch):
     ]
 
 
+@pytest.mark.slow
 def test_a_reward_model_on_a_server_is_asked_ahead(early_model, tmp_path):
     found, asked = [], []
     for kind in (AheadFact, AfterFact):
@@ -227,6 +229,7 @@ def test_token_rewards_of_ppo_are_judged_and_rated_ahead(early_model, tmp_path):
     assert len(rated[AheadPPO]) > len(rated[AfterPPO]) > 0
 
 
+@pytest.mark.slow
 def test_one_chunk_hands_nothing_over(early_model, tmp_path, monkeypatch):
     monkeypatch.setattr(BatchJudge, "ahead", None)
     fact(FactGRPO, early_model, tmp_path, chunks=1, max_steps=1).train()
@@ -234,6 +237,7 @@ def test_one_chunk_hands_nothing_over(early_model, tmp_path, monkeypatch):
         fact(FactGRPO, early_model, tmp_path, max_steps=1).train()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_completions(early_model, tmp_path):
     steps = dict(save_strategy="steps", save_steps=1, max_steps=4)
     whole = fact(FactGRPO, early_model, tmp_path / "whole", **steps)
@@ -245,7 +249,7 @@ def test_a_stopped_run_goes_on_with_the_same_completions(early_model, tmp_path):
         assert differ(weights(again), weights(whole)) == []
 
 
-@pytest.mark.parametrize("eval_rows", [2, 3])
+@pytest.mark.parametrize("eval_rows", fast_few([2, 3], 1))
 def test_an_evaluation_is_cut_too(early_model, tmp_path, eval_rows):
     verifier = Parity()
     config = dict(per_device_eval_batch_size=4, num_generations_eval=2)
@@ -264,7 +268,7 @@ class Down(Parity):
         raise RuntimeError("judge down")
 
 
-@pytest.mark.parametrize("kind", [FactGRPO, AfterFact])
+@pytest.mark.parametrize("kind", fast_few([FactGRPO, AfterFact], 1))
 def test_a_verifier_that_is_down_stops_the_run_with_the_same_error(early_model, tmp_path, kind):
     trainer = fact(kind, early_model, tmp_path, Down())
     with pytest.raises(JudgingError, match="Down judged none of the first 8 completions.*judge down"):
@@ -292,7 +296,7 @@ def test_a_verifier_that_hangs_costs_two_time_outs(early_model, tmp_path):
     assert_no_thread_stays()
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", fast_few([RuntimeError, KeyboardInterrupt], 1))
 def test_an_end_inside_generation_leaves_no_thread_and_asks_nothing_more(early_model, tmp_path, error):
     verifier, release = Parity(), threading.Event()
     verify = verifier.verify

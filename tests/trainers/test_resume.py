@@ -110,7 +110,7 @@ def assert_resumes(whole, method, model, folder, stop, **settings):
     "method, stop",
     [
         *in_few("policy", 1, 2, 4, 5, few=[1]),
-        *in_few("value_head", 1, 2, 4, 5, few=[5]),
+        *in_few("value_head", 1, 2, 4, 5, few=[]),
         *in_few("fact_grpo", 1, 2, 4, 5, few=[]),
     ],
 )
@@ -122,7 +122,7 @@ def test_resumed_equals_uninterrupted(whole, tiny_model, tmp_path, method, stop)
 @pytest.mark.parametrize(
     "method, stop",
     [
-        *in_few("fact_grpo", 1, 2, 4, 9, few=[9]),
+        *in_few("fact_grpo", 1, 2, 4, 9, few=[]),
         *in_few("policy", 1, 2, 4, 9, few=[]),
         *in_few("value_head", 1, 2, 4, 9, few=[]),
     ],
@@ -133,7 +133,7 @@ def test_generation_batches_used_twice(whole, tiny_model, tmp_path, method, stop
 
 @pytest.mark.parametrize(
     "method, stop",
-    [*in_few("value_head", 1, 4, few=[1]), *in_few("policy", 1, 4, few=[]), *in_few("fact_grpo", 1, 4, few=[])],
+    [*in_few("value_head", 1, 4, few=[]), *in_few("policy", 1, 4, few=[]), *in_few("fact_grpo", 1, 4, few=[])],
 )
 def test_inside_gradient_accumulation_and_a_larger_generation_batch(whole, tiny_model, tmp_path, method, stop):
     """Two micro-batches a step and four a generation batch, used twice: it serves four steps."""
@@ -145,11 +145,17 @@ def test_inside_gradient_accumulation_and_a_larger_generation_batch(whole, tiny_
 
 @pytest.mark.parametrize(
     "changed, named",
-    [
-        (dict(per_device_train_batch_size=1, gradient_accumulation_steps=2), "per_device_train_batch_size=2 (now 1)"),
-        (dict(gradient_accumulation_steps=2, steps_per_generation=4), "steps_per_generation=2 (now 4)"),
-        (dict(beta=0.1), "beta=0.0 (now 0.1)"),
-    ],
+    fast_few(
+        [
+            (
+                dict(per_device_train_batch_size=1, gradient_accumulation_steps=2),
+                "per_device_train_batch_size=2 (now 1)",
+            ),
+            (dict(gradient_accumulation_steps=2, steps_per_generation=4), "steps_per_generation=2 (now 4)"),
+            (dict(beta=0.1), "beta=0.0 (now 0.1)"),
+        ],
+        2,
+    ),
 )
 def test_completions_of_other_settings_are_dropped_aloud(stopped, tiny_model, tmp_path, changed, named, caplog):
     """As after running out of memory, and with a reference model that the kept batch knows nothing of."""
@@ -171,6 +177,7 @@ def stopped(tiny_model, tmp_path_factory):
     return folder / "checkpoint-1"
 
 
+@pytest.mark.slow
 def test_without_completions_or_moments_it_is_another_run(tiny_model, tmp_path):
     """The control of both: the first test would not see them otherwise."""
     trainer = make("policy", tiny_model, tmp_path, max_steps=2)
@@ -301,6 +308,7 @@ def test_tokens_are_counted_on(tiny_model, tmp_path, method):
     assert counted(again) == counted(whole)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_resumed_as_it_was(tiny_model, tmp_path):
     def trainer(folder, **lora):
         config = LoraConfig(**{**mask_dpo_recording.LORA, **lora}) if lora else None

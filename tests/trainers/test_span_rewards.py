@@ -8,6 +8,7 @@ from accelerate import PartialState
 
 from hf_factuality import FactGRPOConfig, TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.rewards import DCPORewards
+from tests.conftest import fast_few
 from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import QUIET, SETTINGS, FactGRPO, WholeCompletion
@@ -35,7 +36,7 @@ def paid_at(spans):
     return reward
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", fast_few(["group", "batch", "none"], 0))
 def test_it_replaces_the_advantage_at_its_tokens_and_nowhere_else(tiny_model, tmp_path, scale):
     plain = train(tiny_model, tmp_path, letters_reward, scale_rewards=scale)
     alone = train(tiny_model, tmp_path, lengths, scale_rewards=scale)
@@ -60,9 +61,10 @@ def test_everywhere_it_is_what_the_parent_computes(tiny_model, tmp_path):
     assert any(bool(loss) for loss in alone.losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}, {"loss_type": "cispo"},
-                 {"importance_sampling_level": "sequence", "use_bias_correction_kl": False}],
+    "settings", fast_few([{"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}, {"loss_type": "cispo"},
+                          {"importance_sampling_level": "sequence", "use_bias_correction_kl": False}], 3),
 )  # fmt: skip
 def test_losses_take_two_advantages(tiny_model, tmp_path, settings):
     plain = train(tiny_model, tmp_path, letters_reward, **settings)

@@ -108,7 +108,7 @@ def check(tiny_model, tmp_path, token_funcs=(), plain=(), weights=(), plain_weig
 
 
 @pytest.mark.parametrize("critic", fast_few(CRITICS, 0, 1))
-@pytest.mark.parametrize("funcs", [[spans], [numbers], [spans, numbers], [but_the_second]])
+@pytest.mark.parametrize("funcs", fast_few([[spans], [numbers], [spans, numbers], [but_the_second]], 2, 3))
 def test_token_rewards(tiny_model, tmp_path, critic, funcs):
     _, _, oracle = check(tiny_model, tmp_path, funcs, critic_model=critic)
     # Otherwise the loss would be that of plain actor-critic, and the clips not compared.
@@ -137,7 +137,7 @@ def test_a_reward_without_weight_is_for_the_log(tiny_model, tmp_path):
     assert batch["tool_mask"].any(1).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_the_penalty_stands_in_the_reward(tiny_model, tmp_path, critic, estimator):
     check(tiny_model, tmp_path, [spans], critic_model=critic, beta=0.7, kl_estimator=estimator)

@@ -119,6 +119,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, crit
             assert (other[name] - expected).norm() <= 1e-5 * expected.norm(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
     runs = [
@@ -134,6 +135,7 @@ def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
             torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_critic_does_not_touch_the_random_state(tiny_model, tmp_path):
     """The completions of the first batch are the same, whatever the critic is."""
     first = [
@@ -163,7 +165,7 @@ def test_peft_moves_the_adapter_and_the_critic(tiny_model, tmp_path, critic):
     assert (tmp_path / "critic").is_dir() and not (tmp_path / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_the_exported_policy_knows_nothing_of_the_critic(tiny_model, tmp_path, critic, caplog):
     trainer, *_ = train(tiny_model, tmp_path, critic_model=critic)
     trainer.save_model()
@@ -196,7 +198,7 @@ class WorseAndWorse(TokenRewardPPOTrainer):
         return metrics
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_the_best_checkpoint_brings_its_critic(tiny_model, tmp_path, critic):
     trainer, *_ = train(
         tiny_model, tmp_path, trainer=WorseAndWorse, critic_model=critic, max_steps=2, save_strategy="steps", save_steps=1,

@@ -262,6 +262,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "status"), fast_few([("give_up", 0), ("fail", 1)], 0))
 def test_a_verifier_that_computes_at_the_end_does_not_abort_the_process(ends, status):
     """A thread that comes back from C++ to an interpreter that is gone would: status -6."""

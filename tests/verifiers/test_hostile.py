@@ -26,7 +26,7 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
 from hf_factuality.verifiers.judges.nli import NLIJudge
-from tests.conftest import searched
+from tests.conftest import fast_few, searched
 from tests.report.marks import Marks, without_own_script
 from tests.verifiers import hostile
 from tests.verifiers.judges.test_hhem import folders, make  # noqa: F401
@@ -72,6 +72,7 @@ def test_there_are_a_thousand_and_the_same_ones_each_time():
 # ---- offsets
 
 
+@pytest.mark.slow
 def test_sentences():
     for text, spans in zip(TEXTS, SentenceExtractor().extract([VerifierInput(text) for text in TEXTS]), strict=True):
         ranges = sentence_offsets(text)
@@ -150,7 +151,7 @@ def judges(tmp_path_factory, folder, folders):  # noqa: F811
     }
 
 
-@pytest.mark.parametrize("name", ["nli", "minicheck", "hhem"])
+@pytest.mark.parametrize("name", fast_few(["nli", "minicheck", "hhem"], 0))
 def test_models(judges, name):
     """Their weights are random: what is checked is that a label is what its score says, and a text too long has none."""
     judge = judges[name]
@@ -234,6 +235,7 @@ def test_the_page_holds_text_and_no_markup(verified):
     assert set(Marks(page).tags) == ours and not ours & {"script", "img", "svg", "iframe", "a"}
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     file, page, out = tmp_path / "answers.jsonl", tmp_path / "page.html", tmp_path / "out.jsonl"
     rows = [{"completion": text, "question": text, "evidence": list(EVIDENCE)} for text in TEXTS]

@@ -116,7 +116,7 @@ def test_answers_of_extractors(extractor, count):
 # ---- metrics
 
 
-@pytest.mark.parametrize("name", fast_few(["anah", "factscore", "longwiki", "safe", "veriscore"], 0, 3))
+@pytest.mark.parametrize("name", fast_few(["anah", "factscore", "longwiki", "safe", "veriscore"], 3))
 def test_texts_and_labels(make, name):  # noqa: F811
     """As responses none is supported; as labels only the exact ones are read."""
     references = [list(EVIDENCE)] * len(TEXTS)

@@ -180,9 +180,12 @@ def test_nothing_else_asks_a_verifier():
     package = Path(hf_factuality.__file__).parent
     found = {}
     for path in package.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if ".verify" not in text:
+            continue  # most files are not parsed
         calls = [
             node
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Attribute) and node.attr == "verify" and isinstance(node.ctx, ast.Load)
         ]
         # `type(x).verify` and `VerifierPipeline.verify` name the method of a class and call nothing.

@@ -293,6 +293,7 @@ def killed_at(monkeypatch):
     return arrange
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on(tmp_path, killed_at):
     """Killed at step 37, three groups in: the last state is that of step 32, in the middle of a point of the curve."""
     whole, seen = build(tmp_path / "whole", steps=50), killed_at(38)

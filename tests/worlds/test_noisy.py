@@ -7,6 +7,7 @@ import pytest
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.worlds import NoisyVerifier, World, WorldConfig, WorldVerifier
+from tests.conftest import fast_few
 
 
 SUPPORTED, CONTRADICTED = Label.SUPPORTED, Label.CONTRADICTED
@@ -38,7 +39,7 @@ def assert_share(hits, total, share):
     assert abs(hits - total * share) <= 4 * math.sqrt(total * share * (1 - share)), hits / total
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("repeatable", fast_few([True, False], 1))
 @pytest.mark.parametrize(
     ("label", "opposite", "rate"),
     [

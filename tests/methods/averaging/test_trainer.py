@@ -17,6 +17,7 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.methods.averaging.average import Ratios
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
+from tests.conftest import fast_few
 from tests.hub.loopback import TOKEN
 from tests.processes import assert_ended_well, run_ranks
 from tests.trainers.recording import QUIET
@@ -97,7 +98,15 @@ def by_hand(pair, ratio_of):
 
 @pytest.mark.parametrize(
     ("level", "variant", "tied"),
-    [("block", "paper", True), ("layer", "paper", False), ("linear", "paper", True), ("linear", "released", False)],
+    fast_few(
+        [
+            ("block", "paper", True),
+            ("layer", "paper", False),
+            ("linear", "paper", True),
+            ("linear", "released", False),
+        ],
+        0,
+    ),
 )
 def test_gradients_are_those_of_finite_differences(tiny_model, tmp_path, level, variant, tied):
     pair = save_pair(tmp_path, tiny_model, tied)
@@ -148,7 +157,7 @@ def by_block(ratios):
     return ratio_of
 
 
-@pytest.mark.parametrize(("tied", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+@pytest.mark.parametrize(("tied", "dtype"), fast_few([(True, torch.float32), (False, torch.bfloat16)], 0))
 def test_what_is_trained_is_what_is_written_and_the_models_stay(tiny_model, tmp_path, tied, dtype):
     pair = save_pair(tmp_path, tiny_model, tied, dtype)
     kept = [files_of(folder) for folder in pair]
@@ -187,8 +196,8 @@ def assert_same_model(trainer, folder):
         assert torch.equal(trainer.model.eval()(input_ids=ids).logits, written)
 
 
-@pytest.mark.parametrize(("level", "count"), [("layer", LAYERS), ("linear", 7 * LAYERS)])
-@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize(("level", "count"), fast_few([("layer", LAYERS), ("linear", 7 * LAYERS)], 1))
+@pytest.mark.parametrize("variant", fast_few(["paper", "released"], 1))
 def test_levels_and_variants_are_written_as_they_were_trained(tiny_model, tmp_path, level, count, variant):
     pair = save_pair(tmp_path, tiny_model, variant == "paper")
     trainer = make(pair, tmp_path / "out", level=level, variant=variant)
@@ -226,6 +235,7 @@ def test_ratios_go_to_the_better_model_of_each_block(tiny_model, tmp_path):
         assert entry["ratios/penalty"] == pytest.approx(1e-4 * 14 * distance, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tiny_model, tmp_path):
     pair = save_pair(tmp_path, tiny_model)
     saves = dict(save_strategy="steps", save_steps=2, level="layer", gradient_accumulation_steps=2)
@@ -244,6 +254,7 @@ def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tin
         make(pair, tmp_path / "run", alpha=0.3, **saves).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_averaged_with_its_base_in_one_commit_of_the_hub(tiny_model, tmp_path, hub):
     before, _ = save_pair(tmp_path, tiny_model)
     lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")

@@ -15,6 +15,7 @@ from hf_factuality import FDPOConfig, FDPOTrainer
 from hf_factuality.cli import main
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
+from tests.conftest import fast_few
 from tests.examples.conftest import FAST
 from tests.methods.fdpo.test_trainer import MIXED, labelled
 from tests.test_recipes import REPOSITORY, load_training
@@ -51,7 +52,7 @@ def test_released_settings():
     assert recipe["bf16"] is True and model.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("kind", fast_few(["parquet", "jsonl"], 1))
 def test_trains_on_pairs_from_files(run, tiny_model, tmp_path, kind):
     file, out = tmp_path / f"pairs.{kind}", tmp_path / "out"
     (labelled(MIXED).to_json if kind == "jsonl" else labelled(MIXED).to_parquet)(file)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 from hf_factuality.data import check_prompt_lengths, load_fspo, parse_prompt, prepare_rows  # noqa: E402
 from hf_factuality.errors import DataError, FactualityError  # noqa: E402
+from tests.conftest import fast_few  # noqa: E402
 from tests.data.cases import cases  # noqa: E402
 
 
@@ -368,7 +369,7 @@ FILES = {
 }
 
 
-@pytest.fixture(params=list(FILES))
+@pytest.fixture(params=fast_few(FILES, 0, 2))
 def real_file(request, data_dir):
     path = data_dir / "fspo" / f"{request.param}.parquet"
     if not path.is_file():

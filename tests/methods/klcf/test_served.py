@@ -120,7 +120,10 @@ def checked(server, policy):
     return roles.general()
 
 
-@pytest.mark.parametrize(("wrong", "error"), [({"model": "other"}, "HTTP 404.*does not exist"), ({"key": "x"}, "401")])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "error"), fast_few([({"model": "other"}, "HTTP 404.*does not exist"), ({"key": "x"}, "401")], 0)
+)
 def test_a_role_that_was_there_is_waited_for_whatever_answers_in_its_place_and_not_for_ever(wrong, error, monkeypatch):
     monkeypatch.delenv("HF_FACTUALITY_API_KEY", raising=False)
     with FakeServer(lambda prompt, body: [1.5]) as server:
@@ -300,6 +303,7 @@ def data():
     return rows().add_column("checklist", [["Ada lives in Leeds.", "Ada works in York."]] * len(rows()))
 
 
+@pytest.mark.slow
 def test_each_server_dies_in_training_and_comes_back(servers, tiny_model, tmp_path):
     plain = Trained(tiny_model, data(), tmp_path / "a", flags_of(servers), PATIENT)
     plain.check_worth_it()

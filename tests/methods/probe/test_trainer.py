@@ -128,6 +128,7 @@ def test_card_and_results(trained):
     assert entries["auroc"]["n"] == 24, "sentences"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_pushed_and_loaded_from_the_hub(tiny_model, tmp_path, hub, lora):
     """With LoRA its layers learn too, those below the layer that is read."""
@@ -255,6 +256,7 @@ def test_other_models_are_refused(tiny_model, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path):
     """The share of the spans in the loss goes on where it was; the layers are evaluated on the way."""
 

@@ -27,7 +27,7 @@ def exact(rewards, eta):
     return (math.log(Fraction(digits, 10**shift)) + (shift - 60) * math.log(10)) / eta
 
 
-@searched(30, 300)
+@searched(10, 300)
 def test_entropy_against_series(count):
     rng = random.Random(0)
     for _ in range(count):

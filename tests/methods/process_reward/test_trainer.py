@@ -23,6 +23,7 @@ from hf_factuality.verifiers import (  # noqa: F401 - registers
     ProcessVerifier,
     transformers_pipeline,
 )
+from tests.conftest import fast_few
 from tests.trainers.recording import QUIET
 
 
@@ -60,7 +61,7 @@ def scores(verifier, text=f"{GOOD}\n\n{BAD}\n{GOOD}"):
 HEADS = {"new": {}, "label_tokens": {"head": "label_tokens", "label_tokens": ["a", "b"], "step_tag": " ки"}}
 
 
-@pytest.fixture(scope="module", params=HEADS)
+@pytest.fixture(scope="module", params=fast_few(HEADS, 0))
 def trained(tiny_model, tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("process") / "process-model"
     trainer = make(tiny_model, folder, test=solutions(12, start=100), logging_steps=1, **HEADS[request.param])

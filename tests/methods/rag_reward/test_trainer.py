@@ -19,6 +19,7 @@ from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.hub.results import load_results
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
+from tests.conftest import fast_few
 from tests.processes import assert_ended_well, run_ranks
 from tests.trainers.recording import QUIET
 
@@ -53,7 +54,7 @@ def rewards(folder, **settings):
     return [found.spans[0].score for found in verifier.verify(inputs)]
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
+@pytest.mark.parametrize("lora", fast_few([False, True], 0), ids=["whole", "lora"])
 def test_a_head_each_learns_what_one_head_cannot(tiny_model, tmp_path, lora):
     config = LoraConfig(r=8, target_modules="all-linear", task_type="SEQ_CLS") if lora else None
     trainer = make(tiny_model, tmp_path / "heads", None, pairs(8, 100), config, heads=AXES)
@@ -157,6 +158,7 @@ def test_a_completion_goes_on_from_the_assistants_words(tiny_model, tmp_path):
     assert one.spans[0].score == pytest.approx(other.spans[0].score, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_heads(tiny_model, tmp_path):
     settings = {"heads": AXES, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
     whole = make(tiny_model, tmp_path / "whole", pairs(8), pairs(4, 100), **settings)

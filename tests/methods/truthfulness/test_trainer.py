@@ -143,6 +143,7 @@ def test_it_is_pushed_and_loaded_from_the_hub(trained, tmp_path, hub, monkeypatc
     assert (settings["model"], settings["revision"]) == ("someone/claims-model", commit)
 
 
+@pytest.mark.slow
 def test_an_adapter_trains_itself_and_the_head_and_loads(tiny_model, tmp_path):
     config = LoraConfig(**LORA)
     trainer = make(tiny_model, tmp_path, peft_config=config, gradient_checkpointing=True)
@@ -164,6 +165,7 @@ def test_an_adapter_trains_itself_and_the_head_and_loads(tiny_model, tmp_path):
     assert [score for _, score in scores(pipeline("fact-verification", str(tmp_path)).verifier)] == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypatch, lora):
     files = {path.name: path.read_bytes() for path in Path(tiny_model).iterdir() if path.is_file()}
@@ -185,6 +187,7 @@ def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypat
     assert TOKEN not in (tmp_path / "settings" / "verifier_config.json").read_text() and TOKEN not in repr(known.judge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path, lora):
     def run(folder, **resume):

@@ -340,6 +340,7 @@ def test_claims_of_a_batch_are_judged_at_once():
         assert 16 <= server.most <= 32
 
 
+@pytest.mark.slow
 def test_gone_for_good_under_a_guard_and_without(tmp_path):
     inputs = verify_inputs(40)
     with FakeServer(truthful, delay=0.02) as server:

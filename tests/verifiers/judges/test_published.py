@@ -121,6 +121,7 @@ def test_a_pipeline_of_it_is_saved_and_is_the_same(folders, tmp_path):
         assert again.verify([item]) == verifier.verify([item])
 
 
+@pytest.mark.slow
 def test_int8_on_the_cpu(folders):
     inputs = [JudgeInput(claim, (document,)) for document, claim in PAIRS]
     small = FactCGJudge(folders["deberta"], dtype="int8")

@@ -80,7 +80,7 @@ def test_a_score_does_not_depend_on_its_batch(pairs):
     network = load_network()
     together = network.probabilities(pairs)
     assert len(together) == len(pairs) and all(sum(row) == pytest.approx(1, abs=1e-5) for row in together)
-    for pair, row in list(zip(pairs, together, strict=True))[::9]:
+    for pair, row in list(zip(pairs, together, strict=True))[::27]:
         assert network.probabilities([pair])[0] == pytest.approx(row, abs=1e-4)
 
 
