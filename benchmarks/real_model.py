@@ -37,10 +37,11 @@ from hf_factuality.io.rows import read_rows
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
 SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
-# R-Tuning by what models know that learnt the form of the answers on other subjects (`cross_fitted`).
-CROSS = {"cross-fitted": 1.0, "cross-fitted .4": 0.4, "cross-fitted .25": 0.25, "gold, then cross-fitted": 1.0}
+# By what models know, or are sure of, that learnt the form of the answers on other subjects (`cross_fitted`).
+CROSS = {"cross-fitted, right": 1.0, "cross-fitted, sure": 1.0}
+THRESHOLD = "gold, threshold"
 FOLDS = 2
-ARMS = ("base", "asked to decline", "gold", *SHARES, *CROSS, "average")
+ARMS = ("base", "asked to decline", "gold", THRESHOLD, *SHARES, *CROSS, "average")
 FIGURES = ("right", "wrong", "declined", "precision", "right kept", "wrong left", "tokens", "perplexity")
 TEXTS = Path(__file__).resolve().parent.parent / "tests/cases/judging/smollm2.jsonl"
 RECIPE = "recipes/rtuning/real.yaml"
@@ -99,7 +100,7 @@ def gold_rows(rows: list[dict]) -> Dataset:
 
 
 def cross_fitted(model: str, training: list[dict], folder: Path, seed: int) -> dict[str, dict]:
-    """Answer and outcome of each question for training, of a model that was trained on gold answers to the others.
+    """Answer, outcome and sureness of each question for training, of a model that was trained on gold answers to the others.
 
     What the model before says is right or wrong for its form, too; a model that was trained on the question itself knows the answer
     by heart. So the questions are divided in two, and each half is asked of a model that learnt from the other.
@@ -112,10 +113,40 @@ def cross_fitted(model: str, training: list[dict], folder: Path, seed: int) -> d
         path = folder / f"fold{fold}.json"
         if not path.exists() or len(json.loads(path.read_text())) < len(held):
             taught = [row for row in training if row["id"] not in {own["id"] for own in held}]
-            asked(trained(model, gold_rows(taught), folder / f"fold-{fold}", seed), held, path)
+            own = trained(model, gold_rows(taught), folder / f"fold-{fold}", seed)
+            add_sureness(own, held, asked(own, held, path), path)
             shutil.rmtree(folder / f"fold-{fold}")
         found |= json.loads(path.read_text())
     return found
+
+
+def add_sureness(model: str, rows: list[dict], found: dict[str, dict], path: Path) -> None:
+    """Add to each answer `sure`, the mean log-probability of its tokens and of its end."""
+    network, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(model),
+    )
+    for row in map(with_prompt, rows):
+        asks = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        says = [
+            *tokenizer(found[row["id"]]["text"], add_special_tokens=False)["input_ids"],
+            tokenizer.eos_token_id,
+        ]
+        with torch.no_grad():
+            logits = network(torch.tensor([asks + says])).logits[0, len(asks) - 1 : -1]
+        chosen = logits.log_softmax(-1).gather(1, torch.tensor(says)[:, None])
+        found[row["id"]]["sure"] = chosen.mean().item()
+    path.write_text(json.dumps(found, indent=1))
+
+
+def threshold(found: dict[str, dict]) -> float:
+    """The sureness from which on most right answers less wrong ones are given."""
+    best, total, at = 0, 0, math.inf
+    for own in sorted(found.values(), key=lambda it: -it["sure"]):
+        total += 1 if own["outcome"] == "correct" else -1
+        if total > best:
+            best, at = total, own["sure"]
+    return at
 
 
 def perplexity(model: str) -> float:
@@ -171,6 +202,12 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             found = base
         elif arm == "asked to decline":
             found = asked(model, everything, out / "asked.json", ASKED_TO_DECLINE)
+        elif arm == THRESHOLD:  # the answers of "gold", which comes before it
+            at = threshold(cross_fitted(model, training, folder, seed))
+            found = {
+                name: own if own["sure"] >= at else {**own, "text": REFUSAL, "outcome": "refused"}
+                for name, own in json.loads((folder / "gold.json").read_text()).items()
+            }
         else:
             place = folder / arm.replace(" ", "-")
             if not path.exists() or len(json.loads(path.read_text())) < len(test):
@@ -180,6 +217,16 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                 else:
                     if arm == "gold":
                         data = gold_rows(training)
+                    elif arm == "cross-fitted, sure":
+                        known = cross_fitted(model, training, folder, seed)
+                        at = threshold(known)
+                        sure = [known[row["id"]]["sure"] >= at for row in training]
+                        data = gold_rows(
+                            [
+                                row if one else row | {"answer": REFUSAL}
+                                for row, one in zip(training, sure, strict=True)
+                            ]
+                        )
                     else:
                         said = cross_fitted(model, training, folder, seed) if arm in CROSS else base
                         responses = folder / f"responses-{arm}.jsonl"
@@ -195,9 +242,10 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                             refusals=(REFUSAL,), max_refusal_share={**SHARES, **CROSS}[arm], stop="", verifier="gold:contained",
                             seed=seed,
                         ).dataset  # fmt: skip
-                    start = trained(model, gold_rows(training), place, seed) if arm.startswith("gold,") else model
-                    trained_model = trained(start, data, place, seed)
-                asked(trained_model, test, path)
+                    trained_model = trained(model, data, place, seed)
+                found = asked(trained_model, test, path)
+                if arm == "gold":
+                    add_sureness(trained_model, test, found, path)
                 (folder / f"{arm}.perplexity").write_text(str(perplexity(trained_model)))
             found = json.loads(path.read_text())
         if arm in ("base", "asked to decline"):
@@ -205,7 +253,7 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             if not value.exists():
                 value.write_text(str(perplexity(model)))
         else:
-            value = folder / f"{arm}.perplexity"
+            value = folder / f"{'gold' if arm == THRESHOLD else arm}.perplexity"
         for where in ("test", "other_relation"):
             own = [row for row in test if row["split"] == where]
             results[f"{arm} | {where}"] = {
