@@ -38,7 +38,7 @@ from hf_factuality.io.rows import read_rows
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
 SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
 # By what models know, or are sure of, that learnt the form of the answers on other subjects (`cross_fitted`).
-CROSS = {"cross-fitted, right": 1.0, "cross-fitted, sure": 1.0}
+CROSS = {"cross-fitted, right": 1.0, "cross-fitted, sure": 1.0, "cross-fitted, surest .6": 1.0}
 THRESHOLD, HALF = "gold, threshold", "gold on half, threshold on half"
 FOLDS = 2
 ARMS = ("base", "asked to decline", "gold", THRESHOLD, HALF, *SHARES, *CROSS, "average")
@@ -233,9 +233,10 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                 else:
                     if arm == "gold":
                         data = gold_rows(training)
-                    elif arm == "cross-fitted, sure":
+                    elif arm.startswith("cross-fitted, sure"):
                         known = cross_fitted(model, training, test, folder, seed)
-                        at = threshold(known)
+                        surest = sorted((own["sure"] for own in known.values()), reverse=True)
+                        at = surest[int(0.6 * len(surest))] if arm.endswith(".6") else threshold(known)
                         sure = [known[row["id"]]["sure"] >= at for row in training]
                         data = gold_rows(
                             [
