@@ -37,10 +37,11 @@ from hf_factuality.io.rows import read_rows
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
 SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
-# R-Tuning by what models know that learnt the form of the answers on other subjects (`cross_fitted`).
-CROSS = {"cross-fitted": 1.0, "cross-fitted .4": 0.4, "cross-fitted .25": 0.25, "gold, then cross-fitted": 1.0}
+# By what models know, or are sure of, that learnt the form of the answers on other subjects (`cross_fitted`).
+CROSS = {"cross-fitted, right": 1.0, "cross-fitted, sure": 1.0, "cross-fitted, surest .6": 1.0}
+THRESHOLD, HALF = "gold, threshold", "gold on half, threshold on half"
 FOLDS = 2
-ARMS = ("base", "asked to decline", "gold", *SHARES, *CROSS, "average")
+ARMS = ("base", "asked to decline", "gold", THRESHOLD, HALF, *SHARES, *CROSS, "average")
 FIGURES = ("right", "wrong", "declined", "precision", "right kept", "wrong left", "tokens", "perplexity")
 TEXTS = Path(__file__).resolve().parent.parent / "tests/cases/judging/smollm2.jsonl"
 RECIPE = "recipes/rtuning/real.yaml"
@@ -98,24 +99,70 @@ def gold_rows(rows: list[dict]) -> Dataset:
     return Dataset.from_dict({"prompt": [row["prompt"] for row in rows], "completion": said})
 
 
-def cross_fitted(model: str, training: list[dict], folder: Path, seed: int) -> dict[str, dict]:
-    """Answer and outcome of each question for training, of a model that was trained on gold answers to the others.
+def fold(
+    model: str, training: list[dict], test: list[dict], folder: Path, seed: int, number: int
+) -> tuple[dict[str, dict], dict[str, dict]]:
+    """Answers, with outcome and sureness, of a model that was trained on gold answers to half of the questions for training: to
+    the other half, and to the test."""
+    places = list(range(len(training)))
+    random.Random(f"{seed} folds").shuffle(places)
+    held = [training[place] for place in places[number::FOLDS]]
+    paths = [folder / f"fold{number}.json", folder / f"fold{number}.test.json"]
+    if not paths[-1].exists():
+        taught = [row for row in training if row["id"] not in {own["id"] for own in held}]
+        own = trained(model, gold_rows(taught), folder / f"fold-{number}", seed)
+        for rows, path in zip((held, test), paths, strict=True):
+            path.unlink(missing_ok=True)
+            add_sureness(own, rows, asked(own, rows, path), path)
+        shutil.rmtree(folder / f"fold-{number}")
+    held_out, tested = (json.loads(path.read_text()) for path in paths)
+    return held_out, tested
+
+
+def cross_fitted(model: str, training: list[dict], test: list[dict], folder: Path, seed: int) -> dict[str, dict]:
+    """Answer, outcome and sureness of each question for training, of a model that was trained on gold answers to the others.
 
     What the model before says is right or wrong for its form, too; a model that was trained on the question itself knows the answer
     by heart. So the questions are divided in two, and each half is asked of a model that learnt from the other.
     """
-    places = list(range(len(training)))
-    random.Random(f"{seed} folds").shuffle(places)
-    found = {}
-    for fold in range(FOLDS):
-        held = [training[place] for place in places[fold::FOLDS]]
-        path = folder / f"fold{fold}.json"
-        if not path.exists() or len(json.loads(path.read_text())) < len(held):
-            taught = [row for row in training if row["id"] not in {own["id"] for own in held}]
-            asked(trained(model, gold_rows(taught), folder / f"fold-{fold}", seed), held, path)
-            shutil.rmtree(folder / f"fold-{fold}")
-        found |= json.loads(path.read_text())
-    return found
+    parts = [fold(model, training, test, folder, seed, number)[0] for number in range(FOLDS)]
+    return {name: own for part in parts for name, own in part.items()}
+
+
+def add_sureness(model: str, rows: list[dict], found: dict[str, dict], path: Path) -> None:
+    """Add to each answer `sure`, the mean log-probability of its tokens and of its end."""
+    network, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(model),
+    )
+    for row in map(with_prompt, rows):
+        asks = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        says = [
+            *tokenizer(found[row["id"]]["text"], add_special_tokens=False)["input_ids"],
+            tokenizer.eos_token_id,
+        ]
+        with torch.no_grad():
+            logits = network(torch.tensor([asks + says])).logits[0, len(asks) - 1 : -1]
+        chosen = logits.log_softmax(-1).gather(1, torch.tensor(says)[:, None])
+        found[row["id"]]["sure"] = chosen.mean().item()
+    path.write_text(json.dumps(found, indent=1))
+
+
+def threshold(found: dict[str, dict]) -> float:
+    """The sureness from which on most right answers less wrong ones are given."""
+    best, total, at = 0, 0, math.inf
+    for own in sorted(found.values(), key=lambda it: -it["sure"]):
+        total += 1 if own["outcome"] == "correct" else -1
+        if total > best:
+            best, at = total, own["sure"]
+    return at
+
+
+def declining_below(at: float, found: dict[str, dict]) -> dict[str, dict]:
+    return {
+        name: own if own["sure"] >= at else {**own, "text": REFUSAL, "outcome": "refused"}
+        for name, own in found.items()
+    }
 
 
 def perplexity(model: str) -> float:
@@ -171,6 +218,12 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             found = base
         elif arm == "asked to decline":
             found = asked(model, everything, out / "asked.json", ASKED_TO_DECLINE)
+        elif arm == HALF:
+            held, tested = fold(model, training, test, folder, seed, 0)
+            found = declining_below(threshold(held), tested)
+        elif arm == THRESHOLD:  # the answers of "gold", which comes before it
+            at = threshold(cross_fitted(model, training, test, folder, seed))
+            found = declining_below(at, json.loads((folder / "gold.json").read_text()))
         else:
             place = folder / arm.replace(" ", "-")
             if not path.exists() or len(json.loads(path.read_text())) < len(test):
@@ -180,8 +233,19 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                 else:
                     if arm == "gold":
                         data = gold_rows(training)
+                    elif arm.startswith("cross-fitted, sure"):
+                        known = cross_fitted(model, training, test, folder, seed)
+                        surest = sorted((own["sure"] for own in known.values()), reverse=True)
+                        at = surest[int(0.6 * len(surest))] if arm.endswith(".6") else threshold(known)
+                        sure = [known[row["id"]]["sure"] >= at for row in training]
+                        data = gold_rows(
+                            [
+                                row if one else row | {"answer": REFUSAL}
+                                for row, one in zip(training, sure, strict=True)
+                            ]
+                        )
                     else:
-                        said = cross_fitted(model, training, folder, seed) if arm in CROSS else base
+                        said = cross_fitted(model, training, test, folder, seed) if arm in CROSS else base
                         responses = folder / f"responses-{arm}.jsonl"
                         responses.write_text(
                             "".join(
@@ -195,9 +259,10 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                             refusals=(REFUSAL,), max_refusal_share={**SHARES, **CROSS}[arm], stop="", verifier="gold:contained",
                             seed=seed,
                         ).dataset  # fmt: skip
-                    start = trained(model, gold_rows(training), place, seed) if arm.startswith("gold,") else model
-                    trained_model = trained(start, data, place, seed)
-                asked(trained_model, test, path)
+                    trained_model = trained(model, data, place, seed)
+                found = asked(trained_model, test, path)
+                if arm == "gold":
+                    add_sureness(trained_model, test, found, path)
                 (folder / f"{arm}.perplexity").write_text(str(perplexity(trained_model)))
             found = json.loads(path.read_text())
         if arm in ("base", "asked to decline"):
@@ -205,7 +270,7 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             if not value.exists():
                 value.write_text(str(perplexity(model)))
         else:
-            value = folder / f"{arm}.perplexity"
+            value = folder / f"{'gold' if arm in (THRESHOLD, HALF) else arm}.perplexity"
         for where in ("test", "other_relation"):
             own = [row for row in test if row["split"] == where]
             results[f"{arm} | {where}"] = {
