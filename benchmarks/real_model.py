@@ -37,8 +37,9 @@ from hf_factuality.io.rows import read_rows
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
 SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
-# By what models know, or are sure of, that learnt the form of the answers on other subjects (`cross_fitted`).
-CROSS = {"cross-fitted, right": 1.0, "cross-fitted, sure": 1.0, "cross-fitted, surest .6": 1.0}
+# By what models are sure of that learnt the form of the answers on other subjects (`cross_fitted`).
+# Which part of the questions, the surest ones, is answered; `None` by `threshold`.
+CROSS = {"cross-fitted, sure": None, "cross-fitted, surest .6": 0.6}
 THRESHOLD, HALF = "gold, threshold", "gold on half, threshold on half"
 FOLDS = 2
 ARMS = ("base", "asked to decline", "gold", THRESHOLD, HALF, *SHARES, *CROSS, "average")
@@ -114,6 +115,7 @@ def fold(
         for rows, path in zip((held, test), paths, strict=True):
             path.unlink(missing_ok=True)
             add_sureness(own, rows, asked(own, rows, path), path)
+        (folder / f"fold{number}.perplexity").write_text(str(perplexity(own)))
         shutil.rmtree(folder / f"fold-{number}")
     held_out, tested = (json.loads(path.read_text()) for path in paths)
     return held_out, tested
@@ -156,6 +158,11 @@ def threshold(found: dict[str, dict]) -> float:
         if total > best:
             best, at = total, own["sure"]
     return at
+
+
+def surest(found: dict[str, dict], share: float) -> float:
+    """The sureness from which on this share of the answers is."""
+    return sorted((own["sure"] for own in found.values()), reverse=True)[int(share * len(found))]
 
 
 def declining_below(at: float, found: dict[str, dict]) -> dict[str, dict]:
@@ -233,30 +240,24 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
                 else:
                     if arm == "gold":
                         data = gold_rows(training)
-                    elif arm.startswith("cross-fitted, sure"):
+                    elif arm in CROSS:
                         known = cross_fitted(model, training, test, folder, seed)
-                        surest = sorted((own["sure"] for own in known.values()), reverse=True)
-                        at = surest[int(0.6 * len(surest))] if arm.endswith(".6") else threshold(known)
-                        sure = [known[row["id"]]["sure"] >= at for row in training]
+                        at = threshold(known) if CROSS[arm] is None else surest(known, CROSS[arm])
                         data = gold_rows(
-                            [
-                                row if one else row | {"answer": REFUSAL}
-                                for row, one in zip(training, sure, strict=True)
-                            ]
+                            [row if known[row["id"]]["sure"] >= at else row | {"answer": REFUSAL} for row in training]
                         )
                     else:
-                        said = cross_fitted(model, training, test, folder, seed) if arm in CROSS else base
                         responses = folder / f"responses-{arm}.jsonl"
                         responses.write_text(
                             "".join(
-                                json.dumps({"id": row["id"], "responses": [said[row["id"]]["text"]]}) + "\n"
+                                json.dumps({"id": row["id"], "responses": [base[row["id"]]["text"]]}) + "\n"
                                 for row in training
                             )
                         )
                         data = build_refusals(
                             training, out=folder / f"data-{arm}", responses=responses, model="SmolLM2-135M-Instruct",
                             rtuning_variant="unknown",
-                            refusals=(REFUSAL,), max_refusal_share={**SHARES, **CROSS}[arm], stop="", verifier="gold:contained",
+                            refusals=(REFUSAL,), max_refusal_share=SHARES[arm], stop="", verifier="gold:contained",
                             seed=seed,
                         ).dataset  # fmt: skip
                     trained_model = trained(model, data, place, seed)
@@ -270,7 +271,7 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             if not value.exists():
                 value.write_text(str(perplexity(model)))
         else:
-            value = folder / f"{'gold' if arm in (THRESHOLD, HALF) else arm}.perplexity"
+            value = folder / f"{ {THRESHOLD: 'gold', HALF: 'fold0'}.get(arm, arm) }.perplexity"
         for where in ("test", "other_relation"):
             own = [row for row in test if row["split"] == where]
             results[f"{arm} | {where}"] = {
