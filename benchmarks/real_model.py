@@ -286,13 +286,37 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     return results
 
 
+def front(seeds: list[int], out: Path) -> None:
+    """Print what the arm `HALF` gives at other thresholds: those from which on a share of the held half is answered."""
+    base, everything = json.loads((out / "base.json").read_text()), [row for _, row in read_rows(FACTS)]
+    tokenizer = AutoTokenizer.from_pretrained(find_model())
+    columns = ("right", "wrong", "declined", "precision", "right kept", "wrong left")
+    for where in ("test", "other_relation"):
+        print(f"\n| share answered | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+            per_seed = []
+            for seed in seeds:
+                held, tested = (
+                    json.loads((out / f"seed{seed}" / name).read_text()) for name in ("fold0.json", "fold0.test.json")
+                )
+                rows = [row for row in divided(everything, seed) if row["split"] == where]
+                per_seed.append(figures(rows, declining_below(surest(held, share), tested), base, tokenizer))
+            cells = [[own[name] for own in per_seed] for name in columns]
+            shown = [f"{statistics.fmean(it):.2f} ± {statistics.stdev(it):.2f}" for it in cells]
+            print(f"| {share} | {' | '.join(shown)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
+    parser.add_argument("--front", action="store_true", help=f"the arm {HALF!r}, run before, at other thresholds")
     args = parser.parse_args()
+    if args.front:
+        front(args.seeds, args.out)
+        return
     per_seed = [run(seed, args.arms, args.out, args.threads) for seed in args.seeds]
     for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
         print(f"\n| {title} | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
