@@ -147,7 +147,7 @@ REFUSED = [
         DataError,
         r"needs a column 'evidence'.*\['prompt', 'q",
     ),
-    (lambda m, f: grpo(m, f, config={"evidence_column": "knowledge"}), DataError, "needs a column 'knowledge'"),
+    (lambda m, f: grpo(m, f, config={"evidence_column": "knowledge"}), DataError, "no column 'knowledge', .*set evidence_column"),
     (
         lambda m, f: grpo(m, f, dataset=rows(evidence=False).add_column("evidence", STRANGE)),
         DataError,
@@ -165,7 +165,7 @@ REFUSED = [
     ),
     (lambda m, f: grpo(m, f, tools=[len]), ValueError, "chat template does not support tool calling"),
     (lambda m, f: ppo(m, f, extra={"tools": [len]}), ValueError, "chat template does not support tool calling"),
-    (lambda m, f: ppo(m, f, extra={"rollout_func": print}), ValueError, "does not support `rollout_func`"),
+    (lambda m, f: ppo(m, f, extra={"rollout_func": print}), ValueError, "does not support this `rollout_func`"),
     (lambda m, f: ppo(m, f, extra={"environment_factory": object}), ValueError, "does not support tool calling"),
     (lambda m, f: ppo(m, f, None), ValueError, "pass token_reward_funcs, reward_funcs or both"),
     (lambda m, f: ppo(m, f, [7]), ValueError, "must be plain functions"),

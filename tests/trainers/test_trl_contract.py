@@ -79,6 +79,7 @@ HOOKS = {
         **BATCH,
         **LOSS,
         "_prepare_inputs": ["self", "generation_batch"],
+        "_generate": ["self", "prompts"],
         "_tokenize_prompts": ["self", "prompts"],
         "_generate_single_turn": [
             *("self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images")
