@@ -147,7 +147,11 @@ REFUSED = [
         DataError,
         r"needs a column 'evidence'.*\['prompt', 'q",
     ),
-    (lambda m, f: grpo(m, f, config={"evidence_column": "knowledge"}), DataError, "no column 'knowledge', .*set evidence_column"),
+    (
+        lambda m, f: grpo(m, f, config={"evidence_column": "knowledge"}),
+        DataError,
+        "no column 'knowledge', .*set evidence_column",
+    ),
     (
         lambda m, f: grpo(m, f, dataset=rows(evidence=False).add_column("evidence", STRANGE)),
         DataError,
