@@ -109,13 +109,14 @@ def fold(
     random.Random(f"{seed} folds").shuffle(places)
     held = [training[place] for place in places[number::FOLDS]]
     paths = [folder / f"fold{number}.json", folder / f"fold{number}.test.json"]
-    if not paths[-1].exists():
+    done = folder / f"fold{number}.perplexity"  # written last
+    if not done.exists():
         taught = [row for row in training if row["id"] not in {own["id"] for own in held}]
         own = trained(model, gold_rows(taught), folder / f"fold-{number}", seed)
         for rows, path in zip((held, test), paths, strict=True):
             path.unlink(missing_ok=True)
             add_sureness(own, rows, asked(own, rows, path), path)
-        (folder / f"fold{number}.perplexity").write_text(str(perplexity(own)))
+        done.write_text(str(perplexity(own)))
         shutil.rmtree(folder / f"fold-{number}")
     held_out, tested = (json.loads(path.read_text()) for path in paths)
     return held_out, tested
@@ -233,7 +234,8 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             found = declining_below(at, json.loads((folder / "gold.json").read_text()))
         else:
             place = folder / arm.replace(" ", "-")
-            if not path.exists() or len(json.loads(path.read_text())) < len(test):
+            if not (folder / f"{arm}.perplexity").exists():  # written last
+                path.unlink(missing_ok=True)
                 if arm == "average":
                     average(model, str(folder / "R-Tuning-R"), place, alpha=0.5)
                     trained_model = str(place)
@@ -302,7 +304,10 @@ def front(seeds: list[int], out: Path) -> None:
                 rows = [row for row in divided(everything, seed) if row["split"] == where]
                 per_seed.append(figures(rows, declining_below(surest(held, share), tested), base, tokenizer))
             cells = [[own[name] for own in per_seed] for name in columns]
-            shown = [f"{statistics.fmean(it):.2f} ± {statistics.stdev(it):.2f}" for it in cells]
+            shown = [
+                f"{statistics.fmean(it):.2f} ± {statistics.stdev(it):.2f}" if len(it) > 1 else f"{it[0]:.2f}"
+                for it in cells
+            ]
             print(f"| {share} | {' | '.join(shown)} |")
 
 

@@ -309,7 +309,8 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         """
         tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
         rows = columns_of([self._generating[place] for place in places])
-        judged = self._judge(self._rows([its.text for its in tokens], rows, places))
+        asked = self._rows([its.text for its in tokens], rows, places)
+        judged = self.judging.judge(asked, counts=False)  # the whole batch, which these are a part of, counts
         return [(its, _units(row)) for its, row in zip(tokens, judged, strict=True)]
 
     @property

@@ -60,6 +60,22 @@ class MaskDPO(RecordsLosses, MaskDPOTrainer):
     pass
 
 
+def record_last_states(trainer) -> list[torch.Tensor]:
+    """Filled in training with the states before the head of each pass that learns, whose gradients are kept.
+
+    After the last layer a position has its own logits only.
+    """
+    seen: list[torch.Tensor] = []
+
+    def note(module, given, states):
+        if states.requires_grad:
+            states.retain_grad()
+            seen.append(states)
+
+    trainer.model.model.norm.register_forward_hook(note)
+    return seen
+
+
 class WholeCompletion:
     """Labels every completion as a whole; `label_of(number, input)` chooses."""
 

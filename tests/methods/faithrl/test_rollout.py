@@ -8,7 +8,7 @@ from hf_factuality.methods.faithrl.formula import FAITHRL
 from hf_factuality.methods.faithrl.rollout import FaithfulPrefixRollout
 from hf_factuality.offsets import token_offsets
 from tests.tiny import rows
-from tests.trainers.recording import SETTINGS, FactGRPO
+from tests.trainers.recording import SETTINGS, FactGRPO, record_last_states
 
 
 class Thirds:
@@ -61,16 +61,10 @@ def trained(model, folder, verifier, credit=FAITHRL, **settings):
 
 
 def test_a_prefix_is_the_text_before_the_first_false_step_and_carries_no_loss(tiny_model, tmp_path):
-    verifier, seen = Thirds(), []
+    verifier = Thirds()
     trainer = trained(tiny_model, tmp_path, verifier)
     trainer.skip_padding = False  # with which a pass has all rows and columns
-
-    def note(module, given, states):
-        if states.requires_grad:
-            states.retain_grad()
-            seen.append(states)
-
-    trainer.model.model.norm.register_forward_hook(note)  # after the last layer a position has its own logits only
+    seen = record_last_states(trainer)
     trainer.train()
     # The first completions are judged, then all of them.
     firsts, whole = verifier.asked[0], verifier.asked[1]
@@ -109,6 +103,14 @@ def test_where_nothing_is_false_all_are_sampled_from_the_prompt(tiny_model, tmp_
     trainer.train()
     assert all(batch["tool_mask"].all() for batch in trainer.batches)
     assert continued(trainer) == [0.0]
+
+
+def test_a_batch_that_is_judged_in_two_parts_counts_once(tiny_model, tmp_path, monkeypatch):
+    """Or a verifier that is away for a while would end a training after half as many batches."""
+    trainer, counted = trained(tiny_model, tmp_path, Thirds(), max_steps=1, num_iterations=1), []
+    monkeypatch.setattr(trainer.judging.unjudged, "add", lambda verifier, found, counts: counted.append(counts))
+    trainer.train()
+    assert counted == [False, True]
 
 
 def test_what_cannot_work_is_refused_before_training(tiny_model, tmp_path):

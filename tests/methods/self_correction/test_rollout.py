@@ -16,7 +16,7 @@ from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import CHAT_TEMPLATE, rows
-from tests.trainers.recording import SETTINGS, FactGRPO
+from tests.trainers.recording import SETTINGS, FactGRPO, record_last_states
 
 
 # As Llama 3 writes it: a header of a role in several tokens, the end of a turn before each of them.
@@ -118,14 +118,7 @@ def test_the_words_between_the_turns_carry_no_loss(tiny_model, tmp_path):
     trainer = trained(
         FactGRPO, FactGRPOConfig, tiny_model, tmp_path, reward_funcs=length, verifier=None, settings=FACT
     )
-    seen = []
-
-    def note(module, given, states):
-        if states.requires_grad:
-            states.retain_grad()
-            seen.append(states)
-
-    trainer.model.model.norm.register_forward_hook(note)  # after the last layer a position has its own logits only
+    seen = record_last_states(trainer)
     trainer.train()
     masks = [batch["completion_mask"] * batch["tool_mask"] for batch in trainer.batches]
     assert len(seen) == len(masks) > 0
