@@ -32,6 +32,7 @@ from hf_factuality import average, build_refusals, evaluate
 from hf_factuality.cli.train.rtuning import TYPES
 from hf_factuality.cli.train.shared import TrainingParser, set_model_kwargs
 from hf_factuality.demos.real_model import FACTS, REFUSAL, SYSTEM, find_model
+from hf_factuality.generation import answers_with_probability
 from hf_factuality.io.rows import read_rows
 
 
@@ -138,16 +139,11 @@ def add_sureness(model: str, rows: list[dict], found: dict[str, dict], path: Pat
         AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         AutoTokenizer.from_pretrained(model),
     )
-    for row in map(with_prompt, rows):
-        asks = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
-        says = [
-            *tokenizer(found[row["id"]]["text"], add_special_tokens=False)["input_ids"],
-            tokenizer.eos_token_id,
-        ]
-        with torch.no_grad():
-            logits = network(torch.tensor([asks + says])).logits[0, len(asks) - 1 : -1]
-        chosen = logits.log_softmax(-1).gather(1, torch.tensor(says)[:, None])
-        found[row["id"]]["sure"] = chosen.mean().item()
+    prompts = [with_prompt(row)["prompt"] for row in rows]
+    for row, own in zip(
+        rows, answers_with_probability(network, tokenizer, prompts, max_new_tokens=24, stop=()), strict=True
+    ):
+        found[row["id"]]["sure"] = math.log(own["p_pred"])
     path.write_text(json.dumps(found, indent=1))
 
 
@@ -311,6 +307,19 @@ def front(seeds: list[int], out: Path) -> None:
             print(f"| {share} | {' | '.join(shown)} |")
 
 
+def print_table(arms: list[str], per_seed: list[dict]) -> None:
+    """Mean and standard deviation of each figure of each arm."""
+    for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
+        print(f"\n| {title} | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
+        for arm in arms:
+            cells = []
+            for figure in FIGURES:
+                values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
+                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+                cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")
+            print(f"| {arm} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
@@ -323,15 +332,7 @@ def main() -> None:
         front(args.seeds, args.out)
         return
     per_seed = [run(seed, args.arms, args.out, args.threads) for seed in args.seeds]
-    for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
-        print(f"\n| {title} | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
-        for arm in args.arms:
-            cells = []
-            for figure in FIGURES:
-                values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
-                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")
-            print(f"| {arm} | {' | '.join(cells)} |")
+    print_table(args.arms, per_seed)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from hf_factuality.methods.rag_reward.data import (
     rag_preferences_from as rag_preferences_from,
     push_rag_preferences as push_rag_preferences,
 )
+from hf_factuality.methods.abstention.cross_fitting import refusals_by_sureness as refusals_by_sureness
 from hf_factuality.methods.abstention.data import (
     RefusalConfig as RefusalConfig,
     refusals_from as refusals_from,

@@ -124,6 +124,7 @@ class RealModelDemo:
             )
         self.rows = _questions(Path(questions) if questions else FACTS)
         self.tested = [row for row in self.rows if row["split"] in _DOMAINS]
+        self.training_rows = [row for row in self.rows if row["split"] == "train"]
         self.model_dir = model or find_model()
         # On a CPU bfloat16, in which the weights are published, takes many times as long.
         self.dtype = "auto" if torch.cuda.is_available() else "float32"
@@ -136,11 +137,12 @@ class RealModelDemo:
     def refusals(self, variant: str, max_refusal_share: float, seed: int) -> Dataset:
         """R-Tuning's data: the answers of the model to the questions for training, and what it shall say to each."""
         if variant != "unknown":
-            raise ValueError(f"the real model learns to decline, rtuning_variant 'unknown'; got {variant!r}")
-        rows = [row for row in self.rows if row["split"] == "train"]
-        print(f"Asking the model {len(rows)} questions, to find out what it knows ...")
+            raise ValueError(
+                f"the real model learns to decline, rtuning_variant 'unknown' or 'surest'; got {variant!r}"
+            )
+        print(f"Asking the model {len(self.training_rows)} questions, to find out what it knows ...")
         built = build_refusals(
-            rows, out=self.folder / "refusals", model=self.model_dir, dtype=self.dtype, rtuning_variant="unknown",
+            self.training_rows, out=self.folder / "refusals", model=self.model_dir, dtype=self.dtype, rtuning_variant="unknown",
             refusals=(REFUSAL,), max_refusal_share=max_refusal_share, max_new_tokens=24, stop="\n",
             verifier="gold:contained", seed=seed,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from hf_factuality.generation.scores import ScoreClient as ScoreClient
 from hf_factuality.generation.sureness import (
     SURE_WORDS as SURE_WORDS,
     SureWords as SureWords,
+    answers_with_probability as answers_with_probability,
     measure_sureness as measure_sureness,
 )
 from hf_factuality.generation.transport import RetryPolicy as RetryPolicy, ServerError as ServerError

@@ -65,19 +65,13 @@ def measure_sureness(
     Raises:
         `ValueError`, `JudgingError`: as for `LocalChat`.
     """
-    words, chat, pairs, answers = words or SURE_WORDS["en"], LocalChat(model, tokenizer, batch_size=batch_size), [], []
-    how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
-    drawn = chat.tokens([ChatRequest.of(messages, how, None) for messages in prompts])
-    for messages, row in zip(prompts, drawn, strict=True):
-        # Up to the token that ends the answer, and with it.
-        heads = (row[:length] for length in range(1, len(row)))
-        decoded = ((ids, chat.tokenizer.decode(ids, skip_special_tokens=True)) for ids in heads)
-        ids = next((ids for ids, said in decoded if cut(said, stop)[1]), row)
-        answer, _ = chat._text(ids, stop)
+    words = words or SURE_WORDS["en"]
+    chat = LocalChat(model, tokenizer, batch_size=batch_size)
+    drawn, pairs = _greedy(chat, prompts, max_new_tokens, stop), []
+    for messages, (answer, ids) in zip(prompts, drawn, strict=True):
         both = [[*messages, {"role": "assistant", "content": words.said(answer, sure)}] for sure in (True, False)]
         said = [chat._encode(chat.prompt(turns)) for turns in both]
         same = len(os.path.commonprefix(said))
-        answers.append(answer)
         pairs += [(chat._encode(chat.prompt(messages)), ids), *((found[:same], [found[same]]) for found in said)]
     scores = [score for _, score in sorted(chat._scored(pairs))]
     return [
@@ -85,5 +79,39 @@ def measure_sureness(
             "answer": answer, "p_pred": math.exp(scores[n] / len(pairs[n][1])),
             "p_sure": 1 / (1 + math.exp(min(scores[n + 2] - scores[n + 1], 700.0))),
         }
-        for n, answer in zip(range(0, len(scores), 3), answers, strict=True)
+        for n, (answer, _) in zip(range(0, len(scores), 3), drawn, strict=True)
     ]  # fmt: skip
+
+
+def answers_with_probability(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[Mapping[str, str]]],
+    *,
+    max_new_tokens: int = 15,
+    stop: Sequence[str] = (".",),
+    batch_size: int = 32,
+) -> list[dict[str, Any]]:
+    """`answer` and `p_pred` of [`measure_sureness`] alone, for a model that was not taught to say how sure it is."""
+    chat = LocalChat(model, tokenizer, batch_size=batch_size)
+    drawn = _greedy(chat, prompts, max_new_tokens, stop)
+    pairs = [(chat._encode(chat.prompt(messages)), ids) for messages, (_, ids) in zip(prompts, drawn, strict=True)]
+    scores = [score for _, score in sorted(chat._scored(pairs))]
+    return [
+        {"answer": answer, "p_pred": math.exp(score / len(ids))}
+        for (answer, ids), score in zip(drawn, scores, strict=True)
+    ]
+
+
+def _greedy(
+    chat: LocalChat, prompts: Sequence[Sequence[Mapping[str, str]]], max_new_tokens: int, stop: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """Each answer, and its tokens up to the one that ends it, and with it."""
+    how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
+    found = []
+    for row in chat.tokens([ChatRequest.of(messages, how, None) for messages in prompts]):
+        heads = (row[:length] for length in range(1, len(row)))
+        decoded = ((ids, chat.tokenizer.decode(ids, skip_special_tokens=True)) for ids in heads)
+        ids = next((ids for ids, said in decoded if cut(said, stop)[1]), row)
+        found.append((chat._text(ids, stop)[0], ids))
+    return found

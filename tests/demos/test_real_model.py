@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from datasets import load_dataset
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM
 
@@ -106,6 +107,10 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     ]
     load_training("rtuning").main(["--demo", "real", *map(str, given)])
     shown = capsys.readouterr().out
+    rows = load_dataset(str(out / "refusals"), split="train")
+    assert sorted(rows["sure"]) == [False, False, True, True, True, True], "the surest .6 of six"
+    said = [(row["sure"], row["completion"][0]["content"]) for row in rows]
+    assert set(said) == {(True, "e"), (False, "I don't know.")}
     for group, n in (("all", 5), ("other subjects", 3), ("other relations", 2)):
         assert [line.split()[-1] for line in shown.splitlines() if line.startswith(f"{group}  ")] == [str(n)] * 3
     page = (out / "report.html").read_text()
@@ -200,7 +205,16 @@ def test_another_model(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(
         real_model.RealModelDemo, "refusals", lambda self, *_: seen.update(model=self.model_dir) or 1 / 0
     )
-    words = ["--demo", "real", "--model_name_or_path", tiny_model, "--output_dir", str(tmp_path)]
+    words = [
+        "--demo",
+        "real",
+        "--rtuning_variant",
+        "unknown",
+        "--model_name_or_path",
+        tiny_model,
+        "--output_dir",
+        str(tmp_path),
+    ]
     with pytest.raises(ZeroDivisionError):
         load_training("rtuning").main(words)
     assert seen == {"model": tiny_model}
@@ -238,12 +252,13 @@ def test_the_recipe_is_that_of_the_demo(monkeypatch, tmp_path, words):
     """However the flag is written; a recipe of the user's own takes its place."""
     seen = {}
     monkeypatch.setattr(real_model, "find_model", lambda: "model")
+    module = load_training("rtuning")
     monkeypatch.setattr(
-        real_model.RealModelDemo, "refusals", lambda self, *given: seen.update(share=given[1]) or 1 / 0
+        module, "_by_sureness", lambda *given: seen.update(share=given[2].answered_share, rows=len(given[0])) or 1 / 0
     )
     with pytest.raises(ZeroDivisionError):
-        load_training("rtuning").main([*words, "--output_dir", str(tmp_path), *FAST])
-    assert seen == {"share": 0.25}
+        module.main([*words, "--output_dir", str(tmp_path), *FAST])
+    assert seen == {"share": 0.6, "rows": 420}
 
 
 @pytest.mark.parametrize(
@@ -252,6 +267,13 @@ def test_the_recipe_is_that_of_the_demo(monkeypatch, tmp_path, words):
         (["--demo", "real", "--refusals", "folder"], "leave out --refusals"),
         (["--max_refusal_share", "0.5"], "--max_refusal_share is for --demo real"),
         (["--demo_questions", "own.jsonl"], "--demo_questions is for --demo real"),
+        (["--rtuning_variant", "surest"], "with --dataset_name"),
+        (["--rtuning_variant", "surest", "--refusals", "folder"], "leave out --refusals"),
+        (
+            ["--rtuning_variant", "unknown", "--answered_share", "0.5"],
+            "--answered_share is for --rtuning_variant surest",
+        ),
+        (["--demo", "real", "--max_refusal_share", "0.5"], "for surest: --answered_share"),
         (["--demo", "closed-world", "--model_name_or_path", "model"], "leave out --model_name_or_path"),
     ],
 )

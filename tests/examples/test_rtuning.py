@@ -1,8 +1,11 @@
 """The example, as a user runs it: in the closed world, and on the folder of `build-refusals`."""
 
+import json
+
 import datasets
 import pytest
 
+from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
 from tests.conftest import fast_few
 from tests.examples.conftest import FAST, checked_card
@@ -43,3 +46,25 @@ def test_the_folder_of_a_run(run, tmp_path, tiny_model):
     assert str(tmp_path) not in card
     with pytest.raises(ValueError, match="either --refusals"):
         run(*given)
+
+
+def test_questions_of_the_users_by_sureness(run, tmp_path, tiny_model):
+    """The folder of refusals that it leaves is what `--refusals` reads; a run that is resumed asks nothing again."""
+    questions = tmp_path / "questions.jsonl"
+    rows = [{"question": f"What is {n}?", "answer": "e"} for n in range(5)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FEW]
+    own = ["--rtuning_variant", "surest", "--dataset_name", questions, "--answered_share", "0.4"]
+    run(*given, *own, "--save_strategy", "steps", "--save_steps", "1")
+    assert "gold answers to 2 of 5 questions" in checked_card(tmp_path / "out")
+    made = (tmp_path / "out" / "refusals" / "refusals.parquet").read_bytes()
+    questions.unlink()
+    run(*given, "--refusals", tmp_path / "out" / "refusals")
+    assert "gold answers to 2 of 5 questions" in checked_card(tmp_path / "out")
+    questions.write_text(json.dumps({"question": "Why?"}) + "\n")
+    with pytest.raises(DataError, match="no gold answer"):
+        run(*given, *own)
+    assert (tmp_path / "out" / "refusals" / "refusals.parquet").read_bytes() == made
+    run(*given, *own, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1")
+    with pytest.raises(DataError, match="nowhere.jsonl"):
+        run(*given, "--rtuning_variant", "surest", "--dataset_name", tmp_path / "nowhere.jsonl")

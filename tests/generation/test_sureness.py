@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.generation import SURE_WORDS, SureWords, measure_sureness
+from hf_factuality.generation import SURE_WORDS, SureWords, answers_with_probability, measure_sureness
 
 
 PROMPTS = [
@@ -49,6 +49,8 @@ def test_a_slow_loop_says_the_same(parts, language):
     stop = first["answer"][2:4]
     found = measure_sureness(model, tokenizer, PROMPTS, words, stop=(stop,), batch_size=2)
     assert model.training and torch.equal(state, torch.get_rng_state())
+    for one, it in zip(answers_with_probability(model, tokenizer, PROMPTS, stop=(stop,)), found, strict=True):
+        assert one["answer"] == it["answer"] and one["p_pred"] == pytest.approx(it["p_pred"], rel=1e-4)
     assert found[0]["answer"] == first["answer"].split(stop)[0] != first["answer"]
     model.eval()
     with torch.no_grad():
@@ -59,7 +61,7 @@ def test_a_slow_loop_says_the_same(parts, language):
 
 
 def test_nothing_is_asked_of_nobody(parts):
-    assert measure_sureness(*parts, []) == []
+    assert measure_sureness(*parts, []) == answers_with_probability(*parts, []) == []
 
 
 @pytest.mark.parametrize("weight", [400.0, -400.0])
