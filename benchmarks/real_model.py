@@ -34,6 +34,7 @@ from hf_factuality.cli.train.shared import TrainingParser, set_model_kwargs
 from hf_factuality.demos.real_model import FACTS, REFUSAL, SYSTEM, find_model
 from hf_factuality.generation import answers_with_probability
 from hf_factuality.io.rows import read_rows
+from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
 
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
@@ -206,6 +207,7 @@ def figures(rows: list[dict], found: dict[str, dict], base: dict[str, dict], tok
 
 def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     torch.set_num_threads(threads)
+    score_labelled_positions_on_cpus()
     model, folder = find_model(), out / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(model)

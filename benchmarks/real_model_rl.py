@@ -43,6 +43,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.demos.real_model import find_model
 from hf_factuality.io.rows import read_rows
 from hf_factuality.rewards import AbstentionReward
+from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
 
 
 # Arm -> reward and credit.
@@ -80,7 +81,9 @@ def reinforced(model: str, rows: list[dict], folder: Path, seed: int, arm: str, 
     )  # fmt: skip
     data = Dataset.from_list([{"prompt": row["prompt"], "answer": row["answer"]} for row in rows])
     lora = LoraConfig(r=16, lora_alpha=32, target_modules=UPPER_LAYERS, task_type="CAUSAL_LM")
-    trainer = FactGRPOTrainer(model, AbstentionReward(reward), config, data, verifier=None, peft_config=lora)
+    trainer = FactGRPOTrainer(
+        model, AbstentionReward(reward, tags=False), config, data, verifier=None, peft_config=lora
+    )
     trainer.train()
     log = [entry for entry in trainer.state.log_history if "reward" in entry]
     (folder.parent / f"{folder.name}.log.json").write_text(json.dumps(log, indent=1))
@@ -91,6 +94,7 @@ def reinforced(model: str, rows: list[dict], folder: Path, seed: int, arm: str, 
 
 def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
+    score_labelled_positions_on_cpus()
     model, folder = find_model(), args.out / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, everything = AutoTokenizer.from_pretrained(model), [row for _, row in read_rows(FACTS)]

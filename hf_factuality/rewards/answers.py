@@ -98,8 +98,15 @@ def _gold_column(answer: Sequence[Any] | None) -> Sequence[Any]:
 
 
 def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
-    rows = zip(completions, _gold_column(answer), strict=True)
-    return [_score(scorer, completion_text(completion)[0], gold) for completion, gold in rows]
+    texts = [completion_text(completion)[0] for completion in completions]
+    if texts and all(extract_answer(text) is None for text in texts):
+        warn_once(
+            "tags",
+            "none of %d completions has an answer between <answer> tags, so all of them are wrong; ask for the tags in the "
+            "prompt, or see AbstentionReward(tags=False); said once",
+            len(texts),
+        )
+    return [_score(scorer, text, gold) for text, gold in zip(texts, _gold_column(answer), strict=True)]
 
 
 @on_card("answers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,6 +48,8 @@ from hf_factuality.trainers._turns import ToolRollout, read_rollout
 from hf_factuality.verifiers.batches import BatchJudge
 
 
+logger = logging.getLogger(__name__)
+
 VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
 """Columns in which reward functions get the verifications, and the texts that these are about: what the ids decode to."""
 _TAKEN = frozenset({
@@ -54,6 +57,8 @@ _TAKEN = frozenset({
     *(VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED, RETRIEVED),
 })  # fmt: skip
 """Arguments of reward functions that are no columns of the dataset: TRL's and ours."""
+IDLE_STEPS = 10
+"""Steps in a row without a gradient after which a warning says so."""
 # What TRL logs as a mean over the tokens of each micro-batch, beside entropy and KL, if each token has a ratio of its own.
 _RATIOS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 
@@ -109,6 +114,7 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes):
     # transformers logs a loss that is not finite as 0 and goes on, and one step makes every weight NaN. With `fp16` and with
     # DeepSpeed, gradients that overflow are theirs to skip, so that their norm is not checked.
     _last_batch: Mapping[str, Any] | None = None
+    _idle_steps = 0
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         output = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -121,7 +127,19 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes):
         norm = super()._get_grad_norm(model, grad_norm)
         if self.accelerator.scaler is None and not self.is_deepspeed_enabled:
             self._require_finite("the norm of the gradients", float(norm), self._last_batch)
+            self._say_if_nothing_is_learnt(float(norm))
         return norm
+
+    def _say_if_nothing_is_learnt(self, norm: float) -> None:
+        """A warning after some steps in a row without any gradient: such a run would cost hours and end well."""
+        self._idle_steps = 0 if norm else self._idle_steps + 1
+        if self._idle_steps == IDLE_STEPS and self.accelerator.is_main_process:
+            logger.warning(
+                "the gradient was 0 in %d steps in a row, so nothing is learnt. Rewards that are equal within every group teach "
+                "nothing (frac_reward_zero_std is 1), nor does a batch without a labelled token: look at completions and their "
+                "rewards with log_completions=True",
+                IDLE_STEPS,
+            )
 
     def _require_finite(self, what: str, numbers: torch.Tensor | float, batch: Mapping[str, Any]) -> None:
         """Ends the run with `NonFiniteError`, before a step is taken, where one of `numbers` is not finite; the batch is written

@@ -32,3 +32,18 @@ def test_questions_of_a_file(run, tiny_model, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").exists()
     with pytest.raises(ValueError, match="unknown preset 'honest'"):
         run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--reward", "honest", *FEW)
+
+
+def test_answers_in_plain_words(run, tiny_model, tmp_path, capsys):
+    """The prompt asks for no tags, and the reward reads none."""
+    rows = [{"question": f"Where is {city}?", "answer": "Poland"} for city in ("Warsaw", "Lodz")]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = ["--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", tmp_path / "out", *FEW]
+    run(*given, "--answer_tags", "false", "--credit", "none", "--factuality_reward_weight", "0")
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert "tags" not in capsys.readouterr().err
+    for words, named in ((["--reward", "rlcr"], "not for rlcr"),):
+        with pytest.raises(ValueError, match=named):
+            run(*given, *words, "--answer_tags", "false")
+    with pytest.raises(ValueError, match="leave out --answer_tags"):
+        run("--output_dir", tmp_path / "demo", "--answer_tags", "false", *FEW)

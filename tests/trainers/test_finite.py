@@ -1,13 +1,17 @@
 """A number that is not finite ends a run before a step is taken on it; on several processes, all of them."""
 
+import itertools
 import json
 import math
 
 import pytest
 
+from hf_factuality import FactGRPOConfig
 from hf_factuality.errors import NonFiniteError
 from tests.processes import run_ranks
+from tests.tiny import rows
 from tests.trainers.finite_runs import FAULTS, make
+from tests.trainers.recording import SETTINGS, FactGRPO
 
 
 NAMES = {
@@ -62,6 +66,28 @@ def test_a_batch_that_cannot_be_written_still_stops_the_run(tiny_model, tmp_path
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(NonFiniteError, match="could not be written"):
         trainer.train()
+
+
+def test_a_run_that_learns_nothing_says_so_once(tiny_model, tmp_path, monkeypatch, caplog):
+    """Rewards that are equal within every group, as of a reward that asks for tags that no answer has."""
+    monkeypatch.setattr("hf_factuality.trainers.base.IDLE_STEPS", 2)
+    settings = SETTINGS | {"beta": 0.0, "num_iterations": 1}
+    config = FactGRPOConfig(str(tmp_path), credit="none", factuality_reward_weight=0.0, **settings)
+
+    def pays(values):
+        def paid(prompts, completions, **columns):
+            return [next(values) for _ in completions]
+
+        return paid
+
+    def run(values):
+        caplog.clear()
+        FactGRPO(tiny_model, pays(values), config, rows(4), verifier=None).train()
+        return [record.getMessage() for record in caplog.records if "nothing is learnt" in record.getMessage()]
+
+    (said,) = run(itertools.repeat(1.0))
+    assert said.startswith("the gradient was 0 in 2 steps in a row") and "log_completions=True" in said
+    assert run(itertools.cycle([0.0, 1.0])) == []
 
 
 @pytest.mark.slow

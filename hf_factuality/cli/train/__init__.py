@@ -60,6 +60,7 @@ def run_training(method: str, words: Sequence[str] | None = None) -> None:
 
     def main() -> None:
         quiet_libraries()
+        import_module("hf_factuality.trainers.lm_head").score_labelled_positions_on_cpus()
         import_module(f"hf_factuality.cli.train.{method}").main(words)
 
     run_script(main, f"hf-factuality train {method}")

@@ -112,6 +112,9 @@ class AbstentionReward:
         abstains (`str` or `Callable[[str], bool]`, *optional*, defaults to `"phrases"`):
             Whether an answer that is not correct declines: a name of [`~hf_factuality.reading.ABSTENTION`], or a
             function of its text. No answer at all is wrong.
+        tags (`bool`, *optional*, defaults to `True`):
+            Whether an answer must stand in `<answer>` tags. `False` is for models that answer in plain words. An `outcome` reads
+            its own way.
 
     Raises:
         `ValueError`: an unknown preset, rewards that are none or several ways given, or out of order.
@@ -129,6 +132,7 @@ class AbstentionReward:
         outcome: Callable[..., list[str | None]] | None = None,
         scorer: Reward = exact_reward,
         abstains: str | Callable[[str], bool] = "phrases",
+        tags: bool = True,
     ):
         numbers = [correct, abstained, wrong]
         ways = (preset is not None, threshold is not None, any(number is not None for number in numbers))
@@ -144,7 +148,7 @@ class AbstentionReward:
             else preset_rewards(preset)
         )
         self.rewards, self.threshold = found, abstention_threshold(*found)
-        self.outcome = outcome or answer_outcome(scorer, abstention_rule(abstains))
+        self.outcome = outcome or answer_outcome(scorer, abstention_rule(abstains), tags=tags)
         self.__name__ = preset or "abstention"
 
     @property

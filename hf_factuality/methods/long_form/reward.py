@@ -19,7 +19,7 @@ from hf_factuality.methods.long_form.formula import (
     knowrl,
     precision_detail_relevance,
 )
-from hf_factuality.reading.marks import extract_answer
+from hf_factuality.reading.marks import extract_answer, final_answer
 from hf_factuality.reading.rules import abstains, declines
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.reading.scopes import scope_text
@@ -71,7 +71,10 @@ def labels_of(found: Verification) -> list[Label | None]:
 
 
 def answer_outcome(
-    scorer: Reward = exact_reward, refuses: Callable[[str], bool] = declines, threshold: float = 0.5
+    scorer: Reward = exact_reward,
+    refuses: Callable[[str], bool] = declines,
+    threshold: float = 0.5,
+    tags: bool = True,
 ) -> Callable[..., list[str | None]]:
     """KnowRL's outcome of the text between `<answer>` tags: `"correct"`, `"refused"` or `"wrong"`.
 
@@ -82,6 +85,9 @@ def answer_outcome(
             Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
             See `scorer`.
+        tags (`bool`, *optional*, defaults to `True`):
+            Whether an answer must stand in tags. `False`: the final answer of a completion without them is what
+            [`~hf_factuality.reading.final_answer`] finds, at most all that stands outside of the reasoning.
 
     Raises:
         `ValueError`: `threshold` is no finite number.
@@ -89,8 +95,11 @@ def answer_outcome(
     require_number("threshold", threshold)
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
+        texts = complete_texts(completions, columns)
+        if not tags:
+            completions = texts = [f"<answer>{final_answer(text) or ''}</answer>" for text in texts]
         scores = scorer(completions=completions, **columns)
-        return [one(score, text) for score, text in zip(scores, complete_texts(completions, columns), strict=True)]
+        return [one(score, text) for score, text in zip(scores, texts, strict=True)]
 
     def one(score: float | None, text: str) -> str | None:
         if score is None or score != score:  # NaN, as TRL writes what is unknown

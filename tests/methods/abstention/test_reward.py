@@ -42,6 +42,46 @@ def test_rewards(reward, expected):
     assert reward(**{**ASKED, "answer": [""] * 6}) == [None] * 6  # no gold answer: unknown
 
 
+def test_answers_in_plain_words():
+    """Of a model that was not asked for tags; reasoning is no answer, and tags are read where there are some."""
+    texts = ["Paris", "It is unknown. I don't know.", "Rome", "", "<think>Paris</think>", "<think>Rome</think>Paris."]
+    texts += ["<answer>Paris</answer>", "Paris <confidence>.8</confidence>", "<think>Paris"]
+    given = {"prompts": [""] * 9, "completions": texts, "answer": ["Paris"] * 9}
+    assert abstention_reward("truthrl", tags=False)(**given) == [1, 0, -1, -1, -1, 1, 1, 1, -1]
+    messages = [[{"role": "assistant", "content": text}] for text in texts]
+    assert abstention_reward("truthrl", tags=False)(**given | {"completions": messages}) == [
+        1,
+        0,
+        -1,
+        -1,
+        -1,
+        1,
+        1,
+        1,
+        -1,
+    ]
+    assert abstention_reward("truthrl")(**given) == [-1] * 6 + [1, -1, -1]
+    opened = {
+        "prompts": ["Capital?<think>"] * 2,
+        "completions": ["Paris", "Hm.</think>Paris"],
+        "answer": ["Paris"] * 2,
+    }
+    assert abstention_reward("truthrl", tags=False)(**opened) == [-1, 1]
+
+
+def test_it_is_said_once_that_no_answer_has_tags(caplog, monkeypatch):
+    """Else a run would pay every completion the same, learn nothing and end well."""
+    monkeypatch.setattr("hf_factuality.verifiers._math._warned", set())
+    given = {"prompts": [""] * 2, "answer": ["Paris"] * 2}
+    abstention_reward("truthrl")(completions=["<answer>Rome</answer>", "Rome"], **given)
+    abstention_reward("truthrl", tags=False)(completions=["Rome", ""], **given)
+    assert not caplog.records
+    for _ in range(2):
+        abstention_reward("truthrl")(completions=["Rome", "Paris"], **given)
+    (record,) = caplog.records
+    assert "none of 2 completions" in record.getMessage() and "AbstentionReward(tags=False)" in record.getMessage()
+
+
 def test_a_stated_confidence_is_no_part_of_the_answer():
     inside = [
         "<answer>Paris <confidence>.8</confidence></answer>",
