@@ -1,8 +1,9 @@
-"""What GRPO with rewards for declining does to a real model that has learnt to answer and to decline.
+"""What GRPO with rewards for declining, and DPO on pairs of answers, do to a real model that has learnt to answer and to decline.
 
 The questions, the seeds and the figures are those of `real_model.py`. Half of the questions for training teach the form by SFT:
 gold answers to those of which a model that was trained on the other half is surest, refusals to the others. GRPO goes on from
-there with the other half, each question eight times, and reads the gold answers alone.
+there with the other half, each question eight times, and reads the gold answers alone. DPO goes on with pairs of eight answers to
+each of these questions: a right one before one that declines, and that before a wrong one.
 
     PYTHONPATH=. python benchmarks/real_model_rl.py --seeds 100 101 102 --out outputs/real-model
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+from itertools import combinations
 from pathlib import Path
 
 
@@ -40,22 +42,27 @@ from real_model import (
 from transformers import AutoTokenizer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.data.sampling import TransformersSampler
 from hf_factuality.demos.real_model import find_model
+from hf_factuality.generation import SamplingConfig
 from hf_factuality.io.rows import read_rows
-from hf_factuality.rewards import AbstentionReward
+from hf_factuality.methods import FDPOConfig, FDPOTrainer
+from hf_factuality.rewards import AbstentionReward, answer_outcome
 from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
 
 
-# Arm -> reward and credit.
-ARMS = {
-    "SFT on half": None,
-    "binary": ("binary", "none"),
-    "ternary": ("truthrl", "none"),
-    "threshold .75": ("target-0.75", "none"),
-    "ternary, gae": ("truthrl", "gae"),
-}
+# Arm -> reward of GRPO.
+GRPO = {"binary": "binary", "ternary": "truthrl", "threshold .75": "target-0.75"}
+# Arm -> margin of F-DPO; with 0 it is DPO, since no pair prefers a wrong answer.
+DPO = {"DPO": 0.0, "F-DPO": 10.0}
+ARMS = ("SFT on half", *GRPO, *DPO)
 SHARE = 0.6  # of the questions that are answered in SFT, as in `real_model.py`
-UPPER_LAYERS = r".*layers\.2[0-9]\..*_proj"
+ORDER = ("correct", "refused", "wrong")
+LORA = LoraConfig(r=16, lora_alpha=32, target_modules=r".*layers\.2[0-9]\..*_proj", task_type="CAUSAL_LM")
+PLAIN = {
+    "bf16": False, "gradient_checkpointing": False, "logging_steps": 1, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
+    "model_init_kwargs": {"dtype": "float32"},
+}  # fmt: skip
 
 
 def warm_model(model: str, halves: list[list[dict]], known: dict[str, dict], folder: Path, seed: int) -> str:
@@ -71,21 +78,52 @@ def warm_model(model: str, halves: list[list[dict]], known: dict[str, dict], fol
 
 def reinforced(model: str, rows: list[dict], folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
     """A folder of the model after GRPO on the rows."""
-    reward, credit = ARMS[arm]
     config = FactGRPOConfig(
-        str(folder), credit=credit, factuality_reward_weight=0.0, per_device_train_batch_size=32, gradient_accumulation_steps=2,
+        str(folder), credit="none", factuality_reward_weight=0.0, per_device_train_batch_size=32, gradient_accumulation_steps=2,
         num_generations=8, max_completion_length=16, learning_rate=args.learning_rate, lr_scheduler_type="constant_with_warmup",
-        warmup_steps=3, num_train_epochs=args.epochs, temperature=1.0, beta=0.0, seed=seed, bf16=False,
-        gradient_checkpointing=False, logging_steps=1, report_to="none", save_strategy="no", disable_tqdm=True,
-        model_init_kwargs={"dtype": "float32"}, **({"credit_scale": 0.95} if credit == "gae" else {}),
+        warmup_steps=3, num_train_epochs=args.epochs, temperature=1.0, beta=0.0, seed=seed, **PLAIN,
     )  # fmt: skip
     data = Dataset.from_list([{"prompt": row["prompt"], "answer": row["answer"]} for row in rows])
-    lora = LoraConfig(r=16, lora_alpha=32, target_modules=UPPER_LAYERS, task_type="CAUSAL_LM")
-    trainer = FactGRPOTrainer(
-        model, AbstentionReward(reward, tags=False), config, data, verifier=None, peft_config=lora
-    )
+    reward = AbstentionReward(GRPO[arm], tags=False)
+    return finished(FactGRPOTrainer(model, reward, config, data, verifier=None, peft_config=LORA), folder)
+
+
+def pairs(model: str, rows: list[dict], path: Path, seed: int) -> list[dict]:
+    """Of each kind of two outcomes that occur among eight answers to a question a pair, the better one first."""
+    if not path.exists():
+        how = SamplingConfig(temperature=1.0, top_k=0, max_new_tokens=16, num_samples=8)
+        sampler = TransformersSampler(model, config=how, model_kwargs={"dtype": "float32"})
+        drawn = sampler.sample([row["prompt"] for row in rows], seed)
+        path.write_text(json.dumps([[one.text for one in own] for own in drawn]))
+    outcome = answer_outcome(tags=False)
+    found = []
+    for row, texts in zip(rows, json.loads(path.read_text()), strict=True):
+        outcomes = outcome(texts, prompts=None, answer=[row["answer"]] * len(texts))
+        first = {kind: texts[outcomes.index(kind)] for kind in ORDER if kind in outcomes}
+        for good, bad in combinations([kind for kind in ORDER if kind in first], 2):
+            sides = {
+                side: [{"role": "assistant", "content": first[kind]}]
+                for side, kind in (("chosen", good), ("rejected", bad))
+            }
+            labels = {f"{side}_hallucinated": kind == "wrong" for side, kind in (("chosen", good), ("rejected", bad))}
+            found.append({"prompt": row["prompt"], **sides, **labels})
+    return found
+
+
+def preferring(model: str, rows: list[dict], folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
+    """A folder of the model after DPO on pairs of its own answers to the rows."""
+    config = FDPOConfig(
+        str(folder), factuality_margin=DPO[arm], beta=0.1, per_device_train_batch_size=16, num_train_epochs=2,
+        learning_rate=args.dpo_learning_rate, lr_scheduler_type="cosine", warmup_steps=0.1, seed=seed, **PLAIN,
+    )  # fmt: skip
+    data = Dataset.from_list(pairs(model, rows, folder.parent / "pairs.json", seed))
+    return finished(FDPOTrainer(model, args=config, train_dataset=data, peft_config=LORA), folder)
+
+
+def finished(trainer, folder: Path) -> str:
+    """Train, and save log and model."""
     trainer.train()
-    log = [entry for entry in trainer.state.log_history if "reward" in entry]
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
     (folder.parent / f"{folder.name}.log.json").write_text(json.dumps(log, indent=1))
     trainer.accelerator.unwrap_model(trainer.model).merge_and_unload().save_pretrained(folder)
     trainer.processing_class.save_pretrained(folder)
@@ -112,10 +150,11 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
             path.unlink(missing_ok=True)
             warm = warm_model(model, halves, known, folder, seed)
             place = folder / name.replace(" ", "-")
-            tuned = warm if ARMS[arm] is None else reinforced(warm, halves[1], place, seed, arm, args)
+            train = reinforced if arm in GRPO else preferring
+            tuned = warm if arm == "SFT on half" else train(warm, halves[1], place, seed, arm, args)
             asked(tuned, test, path)
             done.write_text(str(perplexity(tuned)))
-            if ARMS[arm] is not None:
+            if tuned != warm:
                 shutil.rmtree(place)  # half a gigabyte
         found = json.loads(path.read_text())
         for where in ("test", "other_relation"):
@@ -133,6 +172,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
+    parser.add_argument("--dpo_learning_rate", type=float, default=5e-5)
     parser.add_argument("--tag", default="", help="added to the names of files, for other settings")
     parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
