@@ -28,7 +28,7 @@ DATA ?= ../shared/data
 
 help:
 	@echo 'make train      train a small model in a closed world and show what changed'
-	@echo 'make train-real teach SmolLM2-135M-Instruct to decline what it does not know, and show what changed; a quarter of an hour'
+	@echo 'make train-real teach SmolLM2-135M-Instruct to decline what it does not know, and show what changed; ten minutes on two cores'
 	@echo 'make test       the fast test suite and ruff'
 	@echo 'make test-slow  minutes of training, large real data'
 	@echo 'make test-distributed  two processes against one'

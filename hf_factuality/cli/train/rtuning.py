@@ -2,7 +2,7 @@
 
     hf-factuality train rtuning                     # a small model in a closed world, minutes on a CPU
     hf-factuality train rtuning --rtuning_variant unsure    # "I am unsure." after the gold answer, in place of a refusal
-    hf-factuality train rtuning --demo real         # SmolLM2-135M-Instruct on facts of Wikidata, a quarter of an hour on a CPU
+    hf-factuality train rtuning --demo real         # SmolLM2-135M-Instruct on facts of Wikidata, ten minutes on two cores
     hf-factuality train rtuning --demo real --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct    # or another model
     hf-factuality train rtuning --config recipes/rtuning/qwen2.5-7b.yaml --rtuning_variant surest --dataset_name questions.jsonl
     hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
