@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from accelerate import PartialState
+from accelerate.utils.memory import clear_device_cache
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_config
 
 from hf_factuality.cli.shared import meaning
@@ -94,13 +95,16 @@ def _by_sureness(rows, name, script, training, model, refusals=()):
             f"launcher, and then, to train in several, leave the variant out and add --refusals {out}"
         )
     train = partial(_learn_gold, name, training, model)
-    return refusals_by_sureness(
+    found = refusals_by_sureness(
         rows, train, out, answered_share=script.answered_share, refusals=refusals, seed=training.seed
     )
+    clear_device_cache(garbage_collection=True)
+    return found
 
 
 def _learn_gold(name, training, model, dataset):
     """A model that was trained on gold answers, and its tokenizer; nothing of it is kept."""
+    clear_device_cache(garbage_collection=True)  # of the one before, whose trainer refers to itself
     args = copy.deepcopy(training)
     args.push_to_hub, args.save_strategy, args.eval_strategy, args.report_to = False, "no", "no", []
     args.load_best_model_at_end = False
