@@ -5,6 +5,7 @@ import torch
 import trl.trainer.utils as trl_utils
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
+from trl.kernels import chunked_logprob
 
 from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
 from tests.trainers.recording import QUIET
@@ -12,7 +13,8 @@ from tests.trainers.recording import QUIET
 
 @pytest.fixture
 def trl_as_it_is(monkeypatch):
-    monkeypatch.setattr(trl_utils, "_use_triton", trl_utils._use_triton)
+    """Whatever ran in this process before."""
+    monkeypatch.setattr(trl_utils, "_use_triton", chunked_logprob._use_triton)
 
 
 def step(model, folder):

@@ -108,8 +108,10 @@ def _learn_gold(name, training, model, dataset):
     args = copy.deepcopy(training)
     args.push_to_hub, args.save_strategy, args.eval_strategy, args.report_to = False, "no", "no", []
     args.load_best_model_at_end = False
+    args.output_dir = str(Path(training.output_dir) / "asked")  # where its log goes
     print(f"Training on gold answers to {len(dataset)} questions, to ask what the model is sure of ...")
     trainer = SFTTrainer(name, args, train_dataset=dataset, peft_config=get_peft_config(model))
+    use_training_log(trainer)
     trainer.train()
     return trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
 
