@@ -108,6 +108,7 @@ def test_what_only_looks_like_a_flag_that_is_not_there(tmp_path, capsys, words):
     assert "no flag" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_shells_complete_commands_and_flags(tmp_path):
     pytest.importorskip("argcomplete")
     found = {}

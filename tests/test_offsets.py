@@ -432,6 +432,7 @@ def test_unknown_decoder_is_logged_once(caplog):
 BROKEN = [["Ģ"], ["a", "Ģ"], ["ð", "Ł"], ["Ã", "</s>", "©"], ["</s>"]]
 
 
+@pytest.mark.slow
 def test_long_texts_take_no_time():
     """Broken bytes and whole ones; where the time grows with the square it would take a minute each."""
     for pattern in BROKEN:

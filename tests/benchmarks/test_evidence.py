@@ -56,6 +56,7 @@ def write(path, text):
     return harness.Settings(str(path), (0, 1), out=str(path.parent / "out"))
 
 
+@pytest.mark.slow
 def test_runs_each_job_once(folder):
     settings = write(folder / "nothing.py", UNTRAINED)
     first = [harness.run_job(settings, "", arm, seed) for seed in (0, 1) for arm in ("base", "same")]

@@ -255,6 +255,7 @@ def test_bytes_that_are_not_as_many_as_their_tensor_has(copy, tmp_path):
     assert "data/1 has" in refused(folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_an_index_that_was_cut_anywhere(copy, tmp_path):
     folder = copy("dcp3")
     file = folder / "pytorch_model_fsdp_0" / ".metadata"

@@ -50,6 +50,7 @@ def answers(tmp_path, file, answer):
     return write_rows(tmp_path / file, rows)
 
 
+@pytest.mark.slow
 def test_answers_side_by_side(own, tmp_path, evaluate, monkeypatch):
     answers(tmp_path, "base.jsonl", lambda _, name: " ".join([*facts(name), f"{name} Holt was born in Madrid."]))
     answers(tmp_path, "short.jsonl", lambda n, name: facts(name)[0] if n < 10 else " ")

@@ -64,6 +64,7 @@ def files(*names):
 MODELS = "--model before --model after --model avg/alpha-0.2"
 
 
+@pytest.mark.slow
 def test_tax_of_three_models(evaluate, tmp_path, monkeypatch):
     harness.install(monkeypatch)
     named = files("arc_easy", "squadv2").replace("=arc", f"={tmp_path}/arc")

@@ -43,6 +43,7 @@ def test_trains_on_a_dataset_with_peft(run, tiny_model, tmp_path):
     assert "| data | not recorded" in (out / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_card_says_where_labelled_pairs_are_from(run, tiny_model, tmp_path):
     """As a folder of the command, and as a dataset whose folder it is."""
     row = {"prompt": "Where?", "chosen": "Ada sat in Leeds.", "rejected": "Bath.", "evidence": "Ada sat in Leeds."}

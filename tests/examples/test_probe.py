@@ -33,6 +33,7 @@ def test_the_closed_world_measures_people_that_are_held_out(run, small_world, tm
     assert load_verifier(f"pipeline:{out}").judge.model.config.probe["template"].startswith("<bos><user>")
 
 
+@pytest.mark.slow
 def test_what_verify_wrote(run, tiny_model, tmp_path):
     rows = [
         {"question": f"Who is {n}?", "completion": "Ada was born in London. Ada worked in Paris.",

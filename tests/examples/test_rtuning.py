@@ -48,6 +48,7 @@ def test_the_folder_of_a_run(run, tmp_path, tiny_model):
         run(*given)
 
 
+@pytest.mark.slow
 def test_questions_of_the_users_by_sureness(run, tmp_path, tiny_model):
     """The folder of refusals that it leaves is what `--refusals` reads; a run that is resumed asks nothing again."""
     questions = tmp_path / "questions.jsonl"

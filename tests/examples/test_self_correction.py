@@ -43,6 +43,7 @@ def test_the_stages_in_the_closed_world(run, tmp_path, capsys, monkeypatch):
     }  # from what the stage before has saved
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_run(run, tmp_path, tiny_model):
     (tmp_path / "data").mkdir()
     said = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, "abcd", strict=True)]

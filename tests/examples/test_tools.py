@@ -48,6 +48,7 @@ def test_the_closed_world_measures_before_and_after(run, small_search, tmp_path,
     assert "whether what its statements cite supports them" in card and "SearchWorldVerifier" in card
 
 
+@pytest.mark.slow
 def test_questions_and_a_knowledge_base(run, tmp_path):
     model = save_tool_model(tmp_path / "model", "qwen3")
     (tmp_path / "data").mkdir()

@@ -43,6 +43,7 @@ def test_the_closed_world_measures_people_that_are_held_out(run, small_world, tm
     assert load_verifier(f"pipeline:{out}").judge.model.config.truthfulness["template"].startswith("<bos><user>")
 
 
+@pytest.mark.slow
 def test_real_claims(run, tiny_model, tmp_path):
     claims().to_parquet(tmp_path / "claims.parquet")
     named = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FEW]
@@ -54,6 +55,7 @@ def test_real_claims(run, tiny_model, tmp_path):
             run(*named, *wrong)
 
 
+@pytest.mark.slow
 def test_claims_of_a_builders_run(run, tiny_model, tmp_path):
     rows = claims().to_list()
     asked = [{"id": str(n), "question": row["question"]} for n, row in enumerate(rows)]

@@ -107,6 +107,7 @@ def test_the_guarantee_holds_in_a_thousand_draws(level, sharpness, n):
     assert world.violations(naive(level), 1000, n)[0] > 250
 
 
+@pytest.mark.slow
 def test_the_guarantee_holds_with_tied_scores():
     bad, some = World(1.4, digits=1).violations(guaranteed(0.9), 1000, 200)
     assert bad <= 100 + 3 * math.sqrt(90) and some > 300

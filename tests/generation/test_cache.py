@@ -98,6 +98,7 @@ def start(path, name, count):
     )
 
 
+@pytest.mark.slow
 def test_processes_share_a_file(tmp_path):
     path = tmp_path / "c"
     writers = [start(path, name, 200) for name in "abcd"]

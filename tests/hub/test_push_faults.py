@@ -180,6 +180,7 @@ def finish(hub, tmp_path, folder):
     return out.strip()
 
 
+@pytest.mark.slow
 def test_killed_while_weights_are_sent(hub, model, tmp_path):
     folder, after = model
     shards = {name: hashlib.sha256(data).hexdigest() for name, data in after.items() if name.startswith("model-")}

@@ -87,6 +87,7 @@ def test_what_is_no_path(text):
     assert find_path(text) is None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_search_of_large_texts_takes_no_time():
     for text in ("a.a-a+" * 100_000, "/a b" * 100_000, "a+/" * 100_000, "~/" * 100_000, "C:/a b" * 100_000):

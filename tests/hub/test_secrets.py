@@ -136,6 +136,7 @@ def test_lines_are_counted_over_blocks_and_in_other_encodings(tmp_path):
     assert search_file(tmp_path / "a") == []
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_pieces(tmp_path):
     import tracemalloc
 

@@ -37,6 +37,7 @@ def check(text, opened):
     assert not (found.declines and found.statements)
 
 
+@pytest.mark.slow
 def test_ranges_of_random_texts():
     for text, opened in compositions(0, 400):
         check(text, opened)

@@ -360,6 +360,7 @@ def test_hostile_strings_are_text(tmp_path, count):
                 )
 
 
+@pytest.mark.slow
 def test_threads_find_the_same(tmp_path):
     rng = random.Random(4)
     base = KnowledgeBase.build(tmp_path / "kb.sqlite", [(f"T{n}", page_text(rng, 30)) for n in range(20)])
@@ -421,6 +422,7 @@ def corpus(tmp_path) -> KnowledgeBase:
     return KnowledgeBase.build(tmp_path / "corpus.sqlite", [(f"Page {n}", page_text(rng, 8)) for n in range(40)])
 
 
+@pytest.mark.slow
 def test_corpus_scores_equal_a_slow_implementation(corpus):
     config = PassageConfig(size=15)
     retriever = CorpusRetriever.build(corpus, config, top_k=4)

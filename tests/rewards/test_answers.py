@@ -127,6 +127,7 @@ def test_the_published_match_of_squad_by_name():
     assert SCORERS["SQuAD"]("The 1.2!", ["12"]) == 1.0 and SCORERS["SQuAD"]("1.3", ["12"]) == 0.0
 
 
+@pytest.mark.slow
 def test_long_texts_are_compared_in_time():
     start = time.monotonic()
     for part in ("(", ".", "!", "111 ", "a. ", "1,", "'", "["):
@@ -168,6 +169,7 @@ def test_math_in_threads():
     assert [results[index] for index in range(16)] == [True] * 8 + [False] * 8
 
 
+@pytest.mark.slow
 @needs_math
 def test_math_survives_an_endless_comparison_and_a_dead_process(monkeypatch, caplog):
     _math.math_equal("3", "4")

@@ -216,6 +216,7 @@ def test_a_card_may_be_written_into_a_checkpoint(run):
     assert trainer._find_checkpoint(True) == str(last)
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_has_its_own_name_and_is_kept(tiny_model, tmp_path):
     """The first of three is the best, and only one is kept at the end."""
     config = MaskDPOConfig(

@@ -114,6 +114,7 @@ def test_what_a_function_gets(tiny_model, tmp_path):
     assert not labels[~mask].any()
 
 
+@pytest.mark.slow
 def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand)
     name = "tests.trainers.test_fact_grpo_labels:by_hand"
@@ -169,6 +170,7 @@ class Counts(WholeCompletion):
         return super().verify(inputs)
 
 
+@pytest.mark.slow
 def test_rewards_read_the_labels_and_nothing_is_judged_twice(tiny_model, tmp_path):
     """In training with several passes over a batch, and in evaluation."""
     seen = []

@@ -114,6 +114,7 @@ def test_the_mean_factuality_is_paid_where_its_sentences_end(tiny_model, tmp_pat
     assert_advantages(kept, to_go(paid))
 
 
+@pytest.mark.slow
 def test_sentences_that_earn_nothing_are_no_statements(tiny_model, tmp_path):
     """Labels without a weight change nothing where token rewards are paid."""
     labelled = train(
@@ -217,6 +218,7 @@ def test_a_wider_batch_pays_the_same(tiny_model, tmp_path, credit):
         assert more[:length] == pytest.approx(row[:length], abs=1e-5) and not any(more[length:])
 
 
+@pytest.mark.slow
 def test_nothing_that_earns_leaves_the_parents_advantages(tiny_model, tmp_path):
     """`own` with statements that earn nothing is the parent's, token by token."""
     none = train(tiny_model, tmp_path, lambda completion_texts, **columns: [[] for _ in completion_texts], letters_reward,

@@ -79,6 +79,7 @@ def test_labels_and_masks_on_one_side_only(tiny_model, tmp_path):
     assert [row["prompt"][0]["content"] for row in other.train_dataset] == ["Who is 1?"]
 
 
+@pytest.mark.slow
 def test_shares_and_dropped_pairs_are_logged(tiny_model, tmp_path):
     data = pairs(7).to_list() + labelled((None, None)).to_list()
     trainer = run(MaskDPO, tiny_model, tmp_path, Dataset.from_list(data))
@@ -183,6 +184,7 @@ def test_a_stream_is_masked_dropped_and_counted_as_it_passes(tiny_model, tmp_pat
             assert mask[:length].tolist() == expected
 
 
+@pytest.mark.slow
 def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
     args = MaskDPOConfig(str(tmp_path), **SETTINGS)
     data = {"near": pairs(4, seed=1), "far": labelled(GOOD, (None, None))}

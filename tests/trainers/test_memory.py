@@ -95,6 +95,7 @@ def test_what_is_kept_grows_with_the_texts():
     assert sum(trace(config, 4, 16, mixed=True).kept) < sum(four.kept)
 
 
+@pytest.mark.slow
 def test_seventy_billion_weights_without_their_memory():
     found = trace(LlamaConfig(**BIG), 1, 4096)
     assert found.parameters == 70_553_706_496

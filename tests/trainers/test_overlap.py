@@ -206,6 +206,7 @@ def test_a_reward_model_on_a_server_is_asked_ahead(early_model, tmp_path):
     assert_no_thread_stays()
 
 
+@pytest.mark.slow
 def test_token_rewards_of_ppo_are_judged_and_rated_ahead(early_model, tmp_path):
     found, rated = {}, {}
     for kind in (AheadPPO, AfterPPO):

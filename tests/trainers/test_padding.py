@@ -217,6 +217,7 @@ def test_micro_batches_stay_as_they_are_where_the_loss_depends_on_them(tiny_mode
     )
 
 
+@pytest.mark.slow
 def test_rows_that_have_ended_are_decoded_no_further(tiny_model, tmp_path):
     ours, other = (train(tiny_model, tmp_path, skip, max_steps=1) for skip in (True, False))
     assert completions(ours) == completions(other)
@@ -381,6 +382,7 @@ def test_a_learnt_prefix_stays_as_far_away(tiny_model, tmp_path):
         assert size and all((one[name] - same[name]).abs().max() <= 1e-5 * size for name in same)
 
 
+@pytest.mark.slow
 def test_a_last_token_of_a_prompt_is_not_taken_for_a_completion(tiny_model, tmp_path):
     """Prompts are read a token at a time, and half of them end in one that would end a completion."""
     prompts = Dataset.from_dict({"prompt": ["a<|end|>", "Ada", "e<|end|>", "Eve"] * 2})

@@ -173,6 +173,7 @@ def test_a_public_repository_on_request_and_a_push_in_the_background(tiny_model,
     assert commits(hub)[-1].title == "Later" and not hub.repos["model", REPO].private
 
 
+@pytest.mark.slow
 def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):
     """PEFT writes a card of its own into every checkpoint; ours is pushed, and the checkpoint's stays."""
     args = dict(push_to_hub=True, hub_strategy="every_save", save_strategy="steps", save_steps=2)
@@ -220,6 +221,7 @@ def test_no_link_of_a_checkpoint_leads_out_of_it(tiny_model, tmp_path, hub, capl
     assert len(commits(hub)) == before and "merges.txt" in caplog.text and "is a link to" in caplog.text
 
 
+@pytest.mark.slow
 def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):
     run = tmp_path / "run"
     trainer = make(
@@ -274,6 +276,7 @@ def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_
     assert len(commits(hub)) == 1
 
 
+@pytest.mark.slow
 def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub, caplog):
     """Who wants it private is refused, at the start or later; by default one that exists stays as it is."""
     trainer = make(
@@ -294,6 +297,7 @@ def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub
     assert trainer.push_to_hub() and len(commits(hub)) == 2
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, caplog):
     trainer = make(
         "fact_grpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,

@@ -251,6 +251,7 @@ def test_a_run_that_came_to_its_end_is_resumed_to_nothing(tiny_model, tmp_path, 
     assert longer.state.global_step == 4
 
 
+@pytest.mark.slow
 def test_sigterm_after_the_last_step_changes_nothing(tiny_model, tmp_path):
     """It comes while the last checkpoint is written: the run ends as it would have."""
     trainer = make("policy", tiny_model, tmp_path, max_steps=2, save_steps=1)

@@ -74,6 +74,7 @@ def test_losses_take_two_advantages(tiny_model, tmp_path, settings):
         assert torch.allclose(a, b, atol=1e-6) and not torch.allclose(a, c, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_weight_and_an_unknown_reward(tiny_model, tmp_path):
     reward = paid_at(lambda text: [(0, 10**6)])
     twice = train(tiny_model, tmp_path, [letters_reward, reward], reward_weights=[1.0, 2.0])

@@ -265,6 +265,7 @@ class Town:
         return float(self.looked)
 
 
+@pytest.mark.slow
 def test_an_environment_may_own_the_reward(tool_models, tmp_path):
     Town.made = 0
     trainer = run(

@@ -173,6 +173,7 @@ def test_models(judges, name):
     assert long[0].label is None and long[0].score is None
 
 
+@pytest.mark.slow
 def test_served_and_ensemble():
     """Whatever a claim says, it stays inside its fence and its verdict is the model's; without evidence nothing is supported."""
 
@@ -204,6 +205,7 @@ def verified():
     return verifier.verify([VerifierInput(text, text, EVIDENCE) for text in TEXTS])
 
 
+@pytest.mark.slow
 def test_pipeline_and_guard(verified):
     plain = VerifierPipeline(SentenceExtractor(), LexicalJudge())
     assert plain.verify([VerifierInput(text, text, EVIDENCE) for text in TEXTS]) == verified
@@ -218,6 +220,7 @@ def shown(text):
     return re.sub("[\u202a-\u202e\u2066-\u2069]", lambda match: f"[U+{ord(match[0]):04X}]", text)
 
 
+@pytest.mark.slow
 def test_the_page_holds_text_and_no_markup(verified):
     """Read back by the standard library's parser, it has the texts, and no tag but our own."""
     for text, found in zip(TEXTS, verified, strict=True):

@@ -144,6 +144,7 @@ def test_texts_and_labels(make, name):  # noqa: F811
     assert result["left_out"]["claims"]["unknown_label"] == len(TEXTS) - len(read)
 
 
+@pytest.mark.slow
 def test_votes(make):  # noqa: F811
     metric = make("halluqa")
     result = metric.compute(predictions=[[text] * 5 for text in TEXTS], resamples=0)

@@ -294,6 +294,7 @@ def test_a_repository(monkeypatch, tmp_path):
         pipeline("fact-verification", model="me/other")
 
 
+@pytest.mark.slow
 def test_other_tasks_are_as_they_were(nli, saved):
     model = AutoModelForSequenceClassification.from_pretrained(nli)
     tokenizer = AutoTokenizer.from_pretrained(nli)

@@ -153,6 +153,7 @@ def test_evaluate_world(loaded):
     assert biographies["n"] == 3 and "accuracy" not in biographies
 
 
+@pytest.mark.slow
 def test_the_models_own_sampling_settings_are_off(loaded, monkeypatch):
     """A model that knows nothing samples almost uniformly, unless top-k, top-p or another temperature keep it from it."""
     model, tok, world = loaded

@@ -77,6 +77,7 @@ def test_a_model_without_a_curve_is_not_measured(model_dir):
         measure_knowledge(model_dir, people=8, questions=6)
 
 
+@pytest.mark.slow
 def test_build_command(model_dir, capsys):
     assert main(["world", "build", "--size", "tiny", "--seed", "0"]) == 0
     printed = capsys.readouterr().out

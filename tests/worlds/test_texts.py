@@ -103,6 +103,7 @@ def test_biographies_of_a_plain_world():
     assert {s.kind for _, _, said in read_biographies(always, 5) for s in said} == {"filler", "vague"}
 
 
+@pytest.mark.slow
 def test_rumours_differ_between_texts():
     world = World(WorldConfig(num_people=2, unknown=0.0))
     stated = Counter()

@@ -193,6 +193,7 @@ def test_broken_files(trainer, folder, caplog):
             trainer.create_model_card()
 
 
+@pytest.mark.slow
 def test_malformed_entries_stop_no_card(trainer, folder, caplog):
     """Each would be an error deep in the writing of the card; `tests/evaluation/test_results.py` has the others."""
     path = folder / "results.json"

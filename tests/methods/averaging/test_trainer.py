@@ -210,6 +210,7 @@ def test_levels_and_variants_are_written_as_they_were_trained(tiny_model, tmp_pa
     assert torch.equal(written, before) == (variant == "released")
 
 
+@pytest.mark.slow
 def test_ratios_go_to_the_better_model_of_each_block(tiny_model, tmp_path):
     """Before is good in the first block, after in the last: answers are drawn from the model that is good in both."""
     before, after = save_pair(tmp_path, tiny_model, noise=0.0)

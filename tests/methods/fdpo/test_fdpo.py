@@ -79,6 +79,7 @@ def test_trains_on_pairs_that_the_command_has_labelled(run, tiny_model, tmp_path
     assert "| data | pairs that existed before, labelled by Lexical" in card
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_before_and_after(run, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-fdpo"
     run("--output_dir", out, *FEW)

@@ -234,6 +234,7 @@ def test_a_stream_is_ordered_as_it_passes(tiny_model, tmp_path):
     assert [loss.item() for loss in stream.losses][:4] == [loss.item() for loss in whole.losses][:4]
 
 
+@pytest.mark.slow
 def test_cached_references_are_those_of_the_order(tiny_model, tmp_path):
     """TRL finds them by the fingerprint of the dataset and the weights of the model; a margin does not change them."""
     labelled([WRONG] * 4).save_to_disk(tmp_path / "data")

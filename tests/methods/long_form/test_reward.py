@@ -630,6 +630,7 @@ def test_an_index_that_is_down_is_no_signal(tiny_model, tmp_path):
 # The page
 
 
+@pytest.mark.slow
 def test_the_page_runs(tiny_model, tmp_path, monkeypatch):
     """As it stands, with settings of a tiny run; each block with what the page takes for granted."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -73,6 +73,7 @@ def trained(tiny_model, tmp_path_factory):
     return trainer, folder, before
 
 
+@pytest.mark.slow
 def test_the_head_learns_and_the_base_stays(trained, tiny_model):
     trainer, _, before = trained
     now = dict(trainer.model.named_parameters())

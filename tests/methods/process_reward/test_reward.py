@@ -66,6 +66,7 @@ def test_paid_where_steps_end():
             ProcessReward(Steps(), **wrong)
 
 
+@pytest.mark.slow
 def test_in_each_trainer(tiny_model, tmp_path):
     few = {**QUIET, "max_steps": 1, "per_device_train_batch_size": 4, "max_completion_length": 24}
     group = {**few, "num_generations": 4, "temperature": 1.0}

@@ -179,6 +179,7 @@ def test_which_tokens_are_labelled(tiny_model, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_lora_and_trl_columns(tiny_model, tmp_path):
     """TRL's stepwise format: `prompt`, `completions` and booleans. With LoRA the head is trained whole."""
     found = solutions().rename_columns({"steps": "completions", "question": "prompt"}).remove_columns("completion")

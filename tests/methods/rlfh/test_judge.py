@@ -657,6 +657,7 @@ def test_a_verifier_that_leads_back_to_itself_is_looked_through_once(model, toke
     assert bind_policy(Circle(), model, tokenizer) == 1 and Circle.client.model is model
 
 
+@pytest.mark.slow
 def test_saved_without_its_model(model, tokenizer, tmp_path, prompts):
     client = LocalChat(batch_size=5, max_length=2000, seed=3, template_kwargs={"enable_thinking": False})
     extractor = RLFHExtractor(client, retries=0, max_tokens=16)

@@ -132,6 +132,7 @@ def test_the_words_between_the_turns_carry_no_loss(tiny_model, tmp_path):
     assert between > 0 and any(bool(loss) for loss in trainer.losses)
 
 
+@pytest.mark.slow
 def test_the_same_as_trl_itself_with_this_rollout(tiny_model, tmp_path):
     ours = trained(
         FactGRPOTrainer, FactGRPOConfig, tiny_model, tmp_path / "a", reward_funcs=length, verifier=None, settings=FACT

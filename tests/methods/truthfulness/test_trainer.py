@@ -56,6 +56,7 @@ def scores(verifier):
     return [(span.label, span.score) for span in verifier.verify([ASKED])[0].spans]
 
 
+@pytest.mark.slow
 def test_a_true_and_a_false_claim_come_apart_however_it_is_loaded(trained):
     _, folder = trained
     first = scores(load_verifier(f"truthfulness:{folder}"))

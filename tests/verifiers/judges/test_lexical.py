@@ -270,6 +270,7 @@ def test_any_text_gets_a_label(claim, evidence):
     assert (result.score is None) == (result.label in (Label.NO_FACT, None) or not states)
 
 
+@pytest.mark.slow
 def test_long_runs_do_not_take_quadratic_time():
     start = time.process_time()
     for text in (

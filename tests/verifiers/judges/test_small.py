@@ -76,6 +76,7 @@ def test_the_pass_is_that_of_transformers(pairs):
         assert network.probabilities([(evidence, claim)])[0] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_score_does_not_depend_on_its_batch(pairs):
     network = load_network()
     together = network.probabilities(pairs)
