@@ -7,7 +7,6 @@ from hf_factuality.cli import main
 from hf_factuality.worlds import World, WorldConfig
 
 
-@pytest.mark.slow
 def test_command_and_function_give_the_same_result(tmp_path, capsys):
     config = WorldConfig(seed=3)
     (tmp_path / "model").mkdir()
