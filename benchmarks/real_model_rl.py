@@ -52,7 +52,7 @@ from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
 
 
 # Arm -> reward of GRPO.
-GRPO = {"binary": "binary", "ternary": "truthrl", "threshold .75": "target-0.75"}
+GRPO = {"binary": "binary", "threshold .25": "target-0.25", "ternary": "truthrl"}
 # Arm -> margin of F-DPO; with 0 it is DPO, since no pair prefers a wrong answer.
 DPO = {"DPO": 0.0, "F-DPO": 10.0}
 ARMS = ("SFT on half", *GRPO, *DPO)
@@ -170,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
-    parser.add_argument("--epochs", type=float, default=1.0)
+    parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--dpo_learning_rate", type=float, default=5e-5)
     parser.add_argument("--tag", default="", help="added to the names of files, for other settings")

@@ -13,7 +13,7 @@ from hf_factuality.generation.base import Backend, ChatRequest, cut
 
 if TYPE_CHECKING:  # both are loaded when a model is asked
     import torch
-    from transformers import LogitsProcessorList, StoppingCriteriaList
+    from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 
 
 def render(
@@ -97,6 +97,7 @@ class CausalModel(Backend):
 
     def _use(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self._reads_once = True
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(model).forward).parameters
 
     def _ends(self) -> set[int]:
@@ -163,7 +164,7 @@ class CausalModel(Backend):
             groups.setdefault(replace(row[-1], messages=(), seed=None, chat_template_kwargs={}), []).append(row)
         ends = self._ends()
         for request, group in groups.items():
-            group.sort(key=lambda row: len(row[1]), reverse=True)
+            group.sort(key=lambda row: (len(row[1]), row[1]), reverse=True)  # equal prompts beside each other
             settings = GenerationConfig(
                 max_new_tokens=request.max_new_tokens,
                 do_sample=False,  # the draws are made by the processors, row by row
@@ -179,6 +180,7 @@ class CausalModel(Backend):
                     found = self.model.generate(
                         input_ids=tokens,
                         attention_mask=mask,
+                        past_key_values=self._read_once(prompts, tokens, mask),
                         generation_config=settings,
                         logits_processor=processors(request, seeds),
                         stopping_criteria=stops,
@@ -186,6 +188,43 @@ class CausalModel(Backend):
                 for key, row in zip(keys, found[:, tokens.shape[1] :].tolist(), strict=True):
                     end = next((place for place, token in enumerate(row) if token in ends), len(row))
                     yield key, row[: end + 1]
+
+    def _read_once(
+        self, prompts: Sequence[Sequence[int]], tokens: torch.Tensor, mask: torch.Tensor
+    ) -> DynamicCache | None:
+        """Keys and values of the prompts but for their last tokens, where several rows answer one prompt: each is read once.
+
+        `None` where that would save little, or where the model keeps something else (a sliding window, a state).
+        """
+        import torch
+        from transformers import DynamicCache, GenerationConfig
+        from transformers.cache_utils import DynamicLayer
+
+        places: dict[tuple[int, ...], int] = {}
+        for number, prompt in enumerate(prompts):
+            places.setdefault(tuple(prompt), number)
+        if 2 * len(places) > len(prompts) or tokens.shape[1] < 2 or not self._reads_once:
+            return None
+        first = torch.tensor(list(places.values()), device=tokens.device)
+        # Positions and masks of padded rows are those of `generate`, which reads the prompt and adds a token that is left out.
+        settings = GenerationConfig(
+            max_new_tokens=1,
+            do_sample=False,
+            use_cache=True,
+            return_dict_in_generate=True,
+            pad_token_id=self._padding(),
+        )
+        cache = self.model.generate(
+            input_ids=tokens[first], attention_mask=mask[first], generation_config=settings
+        ).past_key_values
+        if type(cache) is not DynamicCache or any(type(layer) is not DynamicLayer for layer in cache.layers):
+            self._reads_once = False
+            return None
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[..., :-1, :], layer.values[..., :-1, :]
+        order = {prompt: number for number, prompt in enumerate(places)}
+        cache.batch_select_indices(torch.tensor([order[tuple(prompt)] for prompt in prompts], device=tokens.device))
+        return cache
 
     def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, float]]:
         """Number of a pair of prompt and answer, and the answer's log-likelihood, the longest pairs first."""
