@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--dpo_learning_rate", type=float, default=5e-5)
+    parser.add_argument("--dpo_learning_rate", type=float, default=3e-4)
     parser.add_argument("--tag", default="", help="added to the names of files, for other settings")
     parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
