@@ -97,7 +97,8 @@ class CausalModel(Backend):
 
     def _use(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self._reads_once = True
+        # Vision-language models keep the positions of the batch before.
+        self._reads_once = not any(hasattr(module, "rope_deltas") for module in model.modules())
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(model).forward).parameters
 
     def _ends(self) -> set[int]:
@@ -194,7 +195,7 @@ class CausalModel(Backend):
     ) -> DynamicCache | None:
         """Keys and values of the prompts but for their last tokens, where several rows answer one prompt: each is read once.
 
-        `None` where that would save little, or where the model keeps something else (a sliding window, a state).
+        `None` where that would save little, or where the model keeps something else (a sliding window, a state, a prefix).
         """
         import torch
         from transformers import DynamicCache, GenerationConfig
@@ -217,13 +218,15 @@ class CausalModel(Backend):
         cache = self.model.generate(
             input_ids=tokens[first], attention_mask=mask[first], generation_config=settings
         ).past_key_values
-        if type(cache) is not DynamicCache or any(type(layer) is not DynamicLayer for layer in cache.layers):
+        plain = type(cache) is DynamicCache and all(type(layer) is DynamicLayer for layer in cache.layers)
+        if not plain or cache.get_seq_length() != tokens.shape[1]:  # a learnt prefix is in the cache, too
             self._reads_once = False
             return None
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[..., :-1, :], layer.values[..., :-1, :]
         order = {prompt: number for number, prompt in enumerate(places)}
-        cache.batch_select_indices(torch.tensor([order[tuple(prompt)] for prompt in prompts], device=tokens.device))
+        # An index on the CPU fits layers of any device.
+        cache.batch_select_indices(torch.tensor([order[tuple(prompt)] for prompt in prompts]))
         return cache
 
     def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, float]]:

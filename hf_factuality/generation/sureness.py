@@ -92,15 +92,22 @@ def answers_with_probability(
     stop: Sequence[str] = (".",),
     batch_size: int = 32,
 ) -> list[dict[str, Any]]:
-    """`answer` and `p_pred` of [`measure_sureness`] alone, for a model that was not taught to say how sure it is."""
+    """`answer` and `p_pred` of [`measure_sureness`] alone, for a model that was not taught to say how sure it is.
+
+    Both are `None` for a prompt that cannot be asked: too long for the model, or refused by its chat template.
+    """
     chat = LocalChat(model, tokenizer, batch_size=batch_size)
-    drawn = _greedy(chat, prompts, max_new_tokens, stop)
-    pairs = [(chat._encode(chat.prompt(messages)), ids) for messages, (_, ids) in zip(prompts, drawn, strict=True)]
+    how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
+    requests = (ChatRequest.of(messages, how, None) for messages in prompts)
+    places = [n for n, (_, asked) in enumerate(chat._read(requests)) if not isinstance(asked, str)]
+    asked = [prompts[place] for place in places]
+    drawn = _greedy(chat, asked, max_new_tokens, stop)
+    pairs = [(chat._encode(chat.prompt(messages)), ids) for messages, (_, ids) in zip(asked, drawn, strict=True)]
     scores = [score for _, score in sorted(chat._scored(pairs))]
-    return [
-        {"answer": answer, "p_pred": math.exp(score / len(ids))}
-        for (answer, ids), score in zip(drawn, scores, strict=True)
-    ]
+    found: list[dict[str, Any]] = [{"answer": None, "p_pred": None} for _ in prompts]
+    for place, (answer, ids), score in zip(places, drawn, scores, strict=True):
+        found[place] = {"answer": answer, "p_pred": math.exp(score / len(ids))}
+    return found
 
 
 def _greedy(

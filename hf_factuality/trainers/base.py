@@ -130,14 +130,18 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes):
             self._say_if_nothing_is_learnt(float(norm))
         return norm
 
+    def _policy_learns(self) -> bool:
+        """Whether this step is to change the weights of the model."""
+        return True
+
     def _say_if_nothing_is_learnt(self, norm: float) -> None:
         """A warning after some steps in a row without any gradient: such a run would cost hours and end well."""
-        self._idle_steps = 0 if norm else self._idle_steps + 1
+        self._idle_steps = 0 if norm or not self._policy_learns() else self._idle_steps + 1
         if self._idle_steps == IDLE_STEPS and self.accelerator.is_main_process:
             logger.warning(
-                "the gradient was 0 in %d steps in a row, so nothing is learnt. Rewards that are equal within every group teach "
-                "nothing (frac_reward_zero_std is 1), nor does a batch without a labelled token: look at completions and their "
-                "rewards with log_completions=True",
+                "the gradient was 0 in %d steps in a row, so nothing is learnt. Rewards that are all equal teach nothing (within "
+                "every group, for GRPO), nor does a batch without a labelled token: look at completions and their rewards with "
+                "log_completions=True",
                 IDLE_STEPS,
             )
 

@@ -241,8 +241,11 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
         )
         return losses.sum() / tokens
 
+    def _policy_learns(self) -> bool:
+        return self.state.global_step >= self.args.freezing_actor_steps
+
     def training_step(self, model, inputs, num_items_in_batch):
-        frozen = self.state.global_step < self.args.freezing_actor_steps
+        frozen = not self._policy_learns()
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
             peak = self.args.learning_rate

@@ -107,7 +107,7 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
     ]
     load_training("rtuning").main(["--demo", "real", *map(str, given)])
     shown = capsys.readouterr().out
-    rows = load_dataset(str(out / "refusals"), split="train")
+    rows = load_dataset(str(out / "_refusals"), split="train")
     assert sorted(rows["sure"]) == [False, False, True, True, True, True], "the surest .6 of six"
     said = [(row["sure"], row["completion"][0]["content"]) for row in rows]
     assert set(said) == {(True, "e"), (False, "I don't know.")}
@@ -120,7 +120,8 @@ def test_a_run(small, tiny_model, tmp_path, capsys):
         found = load_results(out / f"results-{name}.json")["results"]
         assert {entry["metric"] for entry in found} == {"abstention", "correct", "wrong", "refused"}
         assert sum(it["value"] for it in found if it["metric"] in ("correct", "wrong", "refused")) == pytest.approx(1)
-    assert "R-Tuning" in checked_card(out) and str(tmp_path) not in checked_card(out)
+    assert "R-Tuning by sureness" in checked_card(out) and "decides what is declined" in checked_card(out)
+    assert str(tmp_path) not in checked_card(out)
     model = AutoModelForCausalLM.from_pretrained(out)
     assert not (out / "adapter_config.json").exists() and not hasattr(model, "peft_config")
     before = AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -268,6 +269,8 @@ def test_the_recipe_is_that_of_the_demo(monkeypatch, tmp_path, words):
         (["--max_refusal_share", "0.5"], "--max_refusal_share is for --demo real"),
         (["--demo_questions", "own.jsonl"], "--demo_questions is for --demo real"),
         (["--rtuning_variant", "surest"], "with --dataset_name"),
+        (["--rtuning_variant", "surest", "--model_name_or_path", "model"], "name them with --dataset_name"),
+        (["--demo", "real", "--eval_strategy", "steps"], "no data to evaluate on"),
         (["--rtuning_variant", "surest", "--refusals", "folder"], "leave out --refusals"),
         (
             ["--rtuning_variant", "unknown", "--answered_share", "0.5"],

@@ -58,14 +58,17 @@ def test_questions_of_the_users_by_sureness(run, tmp_path, tiny_model):
     own = ["--rtuning_variant", "surest", "--dataset_name", questions, "--answered_share", "0.4"]
     run(*given, *own, "--save_strategy", "steps", "--save_steps", "1")
     assert "gold answers to 2 of 5 questions" in checked_card(tmp_path / "out")
-    made = (tmp_path / "out" / "refusals" / "refusals.parquet").read_bytes()
+    made = (tmp_path / "out" / "_refusals" / "refusals.parquet").read_bytes()
     questions.unlink()
-    run(*given, "--refusals", tmp_path / "out" / "refusals")
+    run(*given, "--refusals", tmp_path / "out" / "_refusals")
     assert "gold answers to 2 of 5 questions" in checked_card(tmp_path / "out")
     questions.write_text(json.dumps({"question": "Why?"}) + "\n")
     with pytest.raises(DataError, match="no gold answer"):
         run(*given, *own)
-    assert (tmp_path / "out" / "refusals" / "refusals.parquet").read_bytes() == made
+    assert (tmp_path / "out" / "_refusals" / "refusals.parquet").read_bytes() == made
     run(*given, *own, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1")
+    own[-1] = "0.6"
+    with pytest.raises(ValueError, match="answered_share 0.4, not 0.6"):
+        run(*given, *own, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1")
     with pytest.raises(DataError, match="nowhere.jsonl"):
         run(*given, "--rtuning_variant", "surest", "--dataset_name", tmp_path / "nowhere.jsonl")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, Qwen3NextConfig
 
 from hf_factuality.generation.base import ChatRequest
@@ -70,6 +70,20 @@ def test_samples_are_the_same_and_prompts_are_read_once(plain, tokenizer, monkey
 def test_an_adapter(plain, tokenizer):
     model = get_peft_model(plain, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     assert said(model, tokenizer, 18)[0] == said(model, tokenizer, 1)[0]
+
+
+def test_a_learnt_prefix_is_no_part_of_the_prompt(plain, tokenizer):
+    model = get_peft_model(plain, PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.normal_()
+    texts, _, chat = said(model, tokenizer, 18)
+    assert not chat._reads_once and texts == said(model, tokenizer, 1)[0]
+
+
+def test_a_model_that_keeps_positions_reads_every_row(plain, tokenizer):
+    plain.model.rope_deltas = None
+    assert not said(plain, tokenizer, 18)[2]._reads_once
 
 
 @pytest.mark.parametrize(

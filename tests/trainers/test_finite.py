@@ -90,6 +90,14 @@ def test_a_run_that_learns_nothing_says_so_once(tiny_model, tmp_path, monkeypatc
     assert run(itertools.cycle([0.0, 1.0])) == []
 
 
+def test_a_critic_that_learns_alone_is_no_idle_run(tiny_model, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("hf_factuality.trainers.base.IDLE_STEPS", 2)
+    trainer = make("ppo", "", tiny_model, tmp_path)
+    trainer.args.freezing_actor_steps = trainer.args.max_steps
+    trainer.train()
+    assert "nothing is learnt" not in caplog.text and trainer.state.global_step >= 2
+
+
 @pytest.mark.slow
 def test_two_processes_stop_together_where_one_meets_it(tiny_model, tmp_path):
     done = run_ranks("tests.trainers.finite_runs", tiny_model, tmp_path)

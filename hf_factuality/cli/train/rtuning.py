@@ -11,6 +11,7 @@
 """
 
 import copy
+import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -86,8 +87,15 @@ def _questions(script):
 
 def _by_sureness(rows, name, script, training, model, refusals=()):
     """The dataset of the variant `surest`. A run that is resumed has it already."""
-    out = Path(training.output_dir) / "refusals"
+    out = Path(training.output_dir) / "_refusals"  # a push of the model leaves out what begins with _
     if training.resume_from_checkpoint and (out / KIND.file).is_file():
+        made = json.loads((out / "report.json").read_text(encoding="utf-8"))["refusal_settings"]
+        for setting, now in (("answered_share", script.answered_share), ("seed", training.seed)):
+            if made[setting] != now:
+                raise ValueError(
+                    f"{out} was made with {setting} {made[setting]}, not {now}; resume with the same, or begin anew in another "
+                    "folder"
+                )
         return _refusals_of(str(out))
     if (processes := PartialState().num_processes) > 1:
         raise ValueError(
@@ -107,20 +115,27 @@ def _learn_gold(name, training, model, dataset):
     clear_device_cache(garbage_collection=True)  # of the one before, whose trainer refers to itself
     args = copy.deepcopy(training)
     args.push_to_hub, args.save_strategy, args.eval_strategy, args.report_to = False, "no", "no", []
-    args.load_best_model_at_end = False
-    args.output_dir = str(Path(training.output_dir) / "asked")  # where its log goes
+    args.load_best_model_at_end = args.dataloader_drop_last = False
+    args.output_dir = str(Path(training.output_dir) / "_asked")  # where its log goes
     print(f"Training on gold answers to {len(dataset)} questions, to ask what the model is sure of ...")
     trainer = SFTTrainer(name, args, train_dataset=dataset, peft_config=get_peft_config(model))
     use_training_log(trainer)
     trainer.train()
-    return trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    tokenizer = trainer.processing_class
+    return trainer.accelerator.unwrap_model(trainer.model), getattr(tokenizer, "tokenizer", tokenizer)
 
 
-def _refuse_unused(own, script, model):
+def _refuse_unused(own, script, training, model):
     """Flags that would change nothing in this run."""
     real, surest = script.demo == "real", script.rtuning_variant == "surest"
     if surest and not (own or real):
         raise ValueError("--rtuning_variant surest is for --demo real, or for data of your own with --dataset_name")
+    if surest and own and not (script.refusals or script.dataset_name):
+        raise ValueError("--rtuning_variant surest needs questions with gold answers; name them with --dataset_name")
+    if surest and training.eval_strategy != "no":
+        raise ValueError(
+            f"--eval_strategy {training.eval_strategy}: R-Tuning has no data to evaluate on; leave it out"
+        )
     if surest and script.refusals:
         raise ValueError("--rtuning_variant surest makes the refusals itself; leave out --refusals, or the variant")
     if script.answered_share != 0.6 and not surest:
@@ -147,7 +162,7 @@ TYPES = RTuningArguments, SFTConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
     demo = None
-    _refuse_unused(own, script, model)
+    _refuse_unused(own, script, training, model)
     set_model_kwargs(training, model)
     if own and script.rtuning_variant == "surest":
         name = model_name(model)
@@ -175,5 +190,6 @@ def main(words):
     if demo:
         demo.measure("after", trainer)
         results = demo.report(training.output_dir)
-    write_method_card(trainer, "rtuning", dataset_name=script.dataset_name, results=results)
+    method = "rtuning_surest" if script.rtuning_variant == "surest" else "rtuning"
+    write_method_card(trainer, method, dataset_name=script.dataset_name, results=results)
     trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")

@@ -108,6 +108,8 @@ _CARR = Paper("2601.06021", "Chaining the Evidence: Robust Reinforcement Learnin
 _CORRECTS = {"name": "Self-rewarding correction", "paper": _CORRECTION, "tag": "self-rewarding-correction",
              "aim": "it finds and mends errors of its own answers"}  # fmt: skip
 _SELF = "The model judges its own answers, without a source: what it is wrong about and sure of it does not revise."
+_GOLD_TAUGHT = "Gold answers were taught as they stand in the data: nothing was checked against a source."
+_SURE = "It declines where models like it were unsure before the last training; later knowledge changes nothing."
 _WORDS = "It says that it does not know, or is unsure, by what the base model knew when it was asked; later knowledge changes nothing."  # fmt: skip
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -151,6 +153,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             name="R-Tuning", paper=Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'"),
             tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD, _WORDS),
             objective="SFT on gold answers, and on refusals or doubts where the model did not know them",
+        ),
+        "rtuning_surest": Method(
+            name="R-Tuning by sureness", paper=Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'"),
+            tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD_TAUGHT, _SURE),
+            objective="SFT on gold answers to the questions of which models that learnt from the others were surest, and on refusals",
+            labelled="none; the probability that a model gave its own answer decides what is declined",
         ),
         "raft": Method(
             name="RAFT", paper=Paper("2304.06767", "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+logger = logging.getLogger(__name__)
 Train = Callable[["Dataset"], tuple[Any, Any]]
 
 
@@ -65,11 +67,12 @@ def refusals_by_sureness(
 
     Returns:
         `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `question`, `answer` (a list), `topic`, `said`
-        (the answer of the model that was asked), `sureness` (geometric mean of the probabilities of its tokens), `sure`.
+        (the answer of the model that was asked), `sureness` (geometric mean of the probabilities of its tokens), `sure`. A
+        question that cannot be asked, such as one that is too long for the model, is left out and counted.
 
     Raises:
-        `ValueError`: a number out of range. `DataError`: a row that is no question or has no gold answer; fewer questions than
-        folds.
+        `ValueError`: a number out of range. `DataError`: a row that is no question or has no gold answer; fewer different
+        questions than folds; none that could be asked.
     """
     from datasets import Dataset
 
@@ -82,6 +85,14 @@ def refusals_by_sureness(
             f"{folds} folds need at least 2 and at most as many as questions, of which there are {len(questions)}"
         )
     asked = _asked_in_folds(questions, train, folds, max_new_tokens, batch_size, seed)
+    number = len(questions)
+    questions = [question for question in questions if asked[question.id]["p_pred"] is not None]
+    if lost := number - len(questions):
+        logger.warning("%d questions are left out: too long for the model, or refused by its chat template", lost)
+    if not questions:
+        raise DataError(
+            f"none of the {number} questions could be asked; shorten them, or take a model of longer texts"
+        )
     order = sorted(questions, key=lambda question: -asked[question.id]["p_pred"])
     surest = {question.id for question in order[: max(1, round(answered_share * len(questions)))]}
     found = []
@@ -96,6 +107,7 @@ def refusals_by_sureness(
         )
     report = {
         "questions": len(questions),
+        "not_asked": lost,
         "answered": len(surest),
         "folds": folds,
         "rows_are": (
@@ -120,11 +132,17 @@ def _asked_in_folds(
     """Answer and its probability by the id of the question, of the model that was not trained on it."""
     from datasets import Dataset
 
-    places = list(range(len(questions)))
+    same: dict[str, list[str]] = {}  # questions that are asked in the same words stay together
+    for question in questions:
+        same.setdefault(json.dumps(list(map(dict, question.messages)), sort_keys=True), []).append(question.id)
+    groups = list(same.values())
+    if len(groups) < folds:
+        raise DataError(f"{folds} folds need as many different questions, and there are {len(groups)}")
+    places = list(range(len(groups)))
     random.Random(f"{seed} folds").shuffle(places)
     found: dict[str, dict[str, Any]] = {}
     for number in range(folds):
-        held = {questions[place].id for place in places[number::folds]}
+        held = {name for place in places[number::folds] for name in groups[place]}
         taught = [question for question in questions if question.id not in held]
         gold = Dataset.from_dict(
             {

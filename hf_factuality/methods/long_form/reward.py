@@ -24,7 +24,7 @@ from hf_factuality.reading.rules import abstains, declines
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.reading.scopes import scope_text
 from hf_factuality.rewards._rows import JudgedReward, check_repeats
-from hf_factuality.rewards.answers import complete_texts, exact_reward
+from hf_factuality.rewards.answers import THINK_OPENED, complete_texts, exact_reward
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.service import JudgedRow
@@ -87,7 +87,8 @@ def answer_outcome(
             See `scorer`.
         tags (`bool`, *optional*, defaults to `True`):
             Whether an answer must stand in tags. `False`: the final answer of a completion without them is what
-            [`~hf_factuality.reading.final_answer`] finds, at most all that stands outside of the reasoning.
+            [`~hf_factuality.reading.final_answer`] finds, at most all that stands outside of the reasoning. The scorer is
+            shown the answer alone, so it must not ask for a format.
 
     Raises:
         `ValueError`: `threshold` is no finite number.
@@ -97,7 +98,12 @@ def answer_outcome(
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
         texts = complete_texts(completions, columns)
         if not tags:
-            completions = texts = [f"<answer>{final_answer(text) or ''}</answer>" for text in texts]
+            texts = [f"<answer>{final_answer(text) or ''}</answer>" for text in texts]
+            completions = [
+                text if isinstance(given, str) else [{"role": "assistant", "content": text}]
+                for given, text in zip(completions, texts, strict=True)
+            ]
+            columns.pop(THINK_OPENED, None)  # the reasoning is left out
         scores = scorer(completions=completions, **columns)
         return [one(score, text) for score, text in zip(scores, texts, strict=True)]
 

@@ -44,6 +44,26 @@ def test_no_question_is_asked_of_a_model_that_learnt_it(asked, tmp_path, folds):
         assert not set(learnt) & set(texts) and set(learnt) | set(texts) == everything
 
 
+def test_equal_questions_stay_together(asked, tmp_path):
+    rows = [row | {"id": f"{row['id']} {n}"} for row in ROWS for n in range(3)]
+    refusals_by_sureness(rows, learn, tmp_path)
+    for learnt, texts in asked:
+        assert not set(learnt) & set(texts)
+    with pytest.raises(DataError, match="there are 1"):
+        refusals_by_sureness(rows[:3], learn, tmp_path)
+
+
+def test_a_question_that_is_too_long_is_left_out_and_counted(tiny_model, tmp_path, caplog):
+    parts = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
+    long = {"id": "long", "question": "Where was she born? " * 1000, "answer": "Ulm"}
+    found = refusals_by_sureness([*ROWS[:3], long], lambda dataset: parts, tmp_path, max_new_tokens=2)
+    assert found["id"] == ["q0", "q1", "q2"] and "1 questions are left out" in caplog.text
+    assert json.loads((tmp_path / "report.json").read_text())["not_asked"] == 1
+    with pytest.raises(DataError, match="none of the 2 questions"):
+        longer = long | {"id": "longer", "question": long["question"] * 2}
+        refusals_by_sureness([long, longer], lambda dataset: parts, tmp_path)
+
+
 @pytest.mark.parametrize("share, answered", [(0.6, 7), (0.01, 1), (0.5, 6), (0.99, 11)])
 def test_the_surest_get_the_gold_answer(asked, tmp_path, share, answered):
     found = refusals_by_sureness(ROWS, learn, tmp_path, answered_share=share, refusals=("No idea.",))

@@ -69,6 +69,23 @@ def test_answers_in_plain_words():
     assert abstention_reward("truthrl", tags=False)(**opened) == [-1, 1]
 
 
+def test_a_scorer_of_the_users_gets_what_it_got():
+    """Messages where completions are messages, and no word of a `<think>` that was taken out."""
+    seen = []
+
+    def scorer(completions, answer, **columns):
+        seen.append((completions, columns))
+        return [1.0] * len(completions)
+
+    message = [{"role": "assistant", "content": "Hm.</think>Paris"}]
+    reward = abstention_reward("truthrl", scorer=scorer, tags=False)
+    given = {"prompts": ["", ""], "answer": ["Paris"] * 2, "think_opened": [True, True]}
+    assert reward(completions=[message, "Hm.</think>Paris"], **given) == [1, 1]
+    ((completions, columns),) = seen
+    assert completions == [[{"role": "assistant", "content": "<answer>Paris</answer>"}], "<answer>Paris</answer>"]
+    assert "think_opened" not in columns
+
+
 def test_it_is_said_once_that_no_answer_has_tags(caplog, monkeypatch):
     """Else a run would pay every completion the same, learn nothing and end well."""
     monkeypatch.setattr("hf_factuality.verifiers._math._warned", set())
