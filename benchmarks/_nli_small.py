@@ -7,6 +7,7 @@ question or eight words in a row with HaluEval are left out, because HaluEval wa
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import time
@@ -405,7 +406,7 @@ def save_random_t5(texts: Sequence[str], folder: Path, seed: int = 0) -> dict[st
     config.save_pretrained(folder / "foundation")
     torch.manual_seed(seed)
     config.num_labels = 2
-    weights = T5ForTokenClassification(config).state_dict()
+    weights = T5ForTokenClassification(copy.deepcopy(config)).state_dict()  # it makes its configuration an encoder
     state = {
         f"t5.{name}": value.clone() for name, value in weights.items() if not name.endswith("embed_tokens.weight")
     }
