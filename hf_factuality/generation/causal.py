@@ -96,9 +96,13 @@ class CausalModel(Backend):
     prompt_format: str = "chat"
 
     def _use(self, model: Any, tokenizer: Any) -> None:
+        from transformers import GenerationMixin
+
         self.model, self.tokenizer = model, tokenizer
-        # Vision-language models keep the positions of the batch before.
-        self._reads_once = not any(hasattr(module, "rope_deltas") for module in model.modules())
+        # A `generate` of the model's own may return something else, and vision-language models keep the positions of the batch
+        # before.
+        own = getattr(type(base_model(model)), "generate", None) is not GenerationMixin.generate
+        self._reads_once = not own and not any(hasattr(module, "rope_deltas") for module in model.modules())
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(model).forward).parameters
 
     def _ends(self) -> set[int]:
@@ -215,9 +219,8 @@ class CausalModel(Backend):
             return_dict_in_generate=True,
             pad_token_id=self._padding(),
         )
-        cache = self.model.generate(
-            input_ids=tokens[first], attention_mask=mask[first], generation_config=settings
-        ).past_key_values
+        found = self.model.generate(input_ids=tokens[first], attention_mask=mask[first], generation_config=settings)
+        cache = getattr(found, "past_key_values", None)  # a `generate` of the model's own may return tokens alone
         plain = type(cache) is DynamicCache and all(type(layer) is DynamicLayer for layer in cache.layers)
         if not plain or cache.get_seq_length() != tokens.shape[1]:  # a learnt prefix is in the cache, too
             self._reads_once = False
