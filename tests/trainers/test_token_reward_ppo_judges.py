@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 import torch
 from datasets import Dataset
 
@@ -11,6 +12,7 @@ from hf_factuality.rewards import RLFHReward
 from hf_factuality.verifiers import SelfVerifier, SentenceExtractor
 
 
+@pytest.mark.slow
 def test_the_policy_judges_its_own_sentences(tiny_model, tmp_path):
     folder = tmp_path / "policy"
     shutil.copytree(tiny_model, folder)

@@ -279,6 +279,7 @@ def test_an_environment_may_own_the_reward(tool_models, tmp_path):
     assert (paid[0][~torch.tensor(trainer._rollouts[0].own + [False] * (paid.size(1) - len(trainer._rollouts[0].own)))] == 0).all()  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ppo_over_tools(tool_models, tmp_path):
     """Values and advantages of tool text are as if it were not there."""
     trainer = run(

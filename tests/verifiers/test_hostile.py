@@ -103,6 +103,7 @@ def test_anchors():
     assert exact > 0.9 * len(sentences) > 1000
 
 
+@pytest.mark.slow
 @searched(4, 1)
 @pytest.mark.parametrize("extractor", EXTRACTORS)
 def test_claims_of_hostile_completions(extractor, count):

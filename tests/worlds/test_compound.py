@@ -166,6 +166,7 @@ def test_a_judge_that_errs_turns_claims_around():
     assert [claim.label for claim in found.claims] == [C, S]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_biographies(language):
     """All facts of the texts are found true, and sentences are joined as often as configured."""
@@ -192,6 +193,7 @@ def test_biographies(language):
     assert_share(joined, starts, share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_second_parser_agrees(language):
     """On compound sentences with one or two things wrong."""

@@ -176,6 +176,7 @@ def test_completions_do_not_know_of_each_other():
     assert WorldVerifier(WORLD).verify([]) == []
 
 
+@pytest.mark.slow
 def test_every_text_is_read():
     """And of the worked answers as many claims are false as the shares say."""
     for language in ("en", "zh"):

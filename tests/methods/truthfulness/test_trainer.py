@@ -204,6 +204,7 @@ def test_resumed_equals_uninterrupted(tiny_model, tmp_path, lora):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole) and figures == again
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_natural_ratio(tiny_model, tmp_path):
     """Nothing tells the claims apart: the best that the model can say is the share that is true, 1 in 5, and not 2 in 3."""
     rows = [

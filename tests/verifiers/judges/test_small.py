@@ -49,6 +49,7 @@ def pairs():
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_pass_is_that_of_transformers(pairs):
     """The same weights in a `BertModel`, a pair at a time."""
     from safetensors.torch import load_file
