@@ -144,7 +144,7 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     halves = [[row for row in training if (row["id"] in known) is side] for side in (True, False)]
     results = {}
     for arm in args.arms:
-        name = f"rl {arm}{args.tag}"
+        name = f"rl {arm}"
         path, done = folder / f"{name}.json", folder / f"{name}.perplexity"
         if not done.exists():
             path.unlink(missing_ok=True)
@@ -173,7 +173,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--dpo_learning_rate", type=float, default=3e-4)
-    parser.add_argument("--tag", default="", help="added to the names of files, for other settings")
     parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
     print_table(args.arms, [run(seed, args) for seed in args.seeds])

@@ -219,8 +219,9 @@ class CausalModel(Backend):
             return_dict_in_generate=True,
             pad_token_id=self._padding(),
         )
-        found = self.model.generate(input_ids=tokens[first], attention_mask=mask[first], generation_config=settings)
-        cache = getattr(found, "past_key_values", None)  # a `generate` of the model's own may return tokens alone
+        cache = self.model.generate(
+            input_ids=tokens[first], attention_mask=mask[first], generation_config=settings
+        ).past_key_values
         plain = type(cache) is DynamicCache and all(type(layer) is DynamicLayer for layer in cache.layers)
         if not plain or cache.get_seq_length() != tokens.shape[1]:  # a learnt prefix is in the cache, too
             self._reads_once = False

@@ -67,7 +67,7 @@ def measure_sureness(
     """
     words = words or SURE_WORDS["en"]
     chat = LocalChat(model, tokenizer, batch_size=batch_size)
-    drawn, pairs = _greedy(chat, prompts, max_new_tokens, stop), []
+    drawn, pairs = _greedy(chat, _requests(prompts, max_new_tokens), stop), []
     for messages, (answer, ids) in zip(prompts, drawn, strict=True):
         both = [[*messages, {"role": "assistant", "content": words.said(answer, sure)}] for sure in (True, False)]
         said = [chat._encode(chat.prompt(turns)) for turns in both]
@@ -97,26 +97,27 @@ def answers_with_probability(
     Both are `None` for a prompt that cannot be asked: too long for the model, or refused by its chat template.
     """
     chat = LocalChat(model, tokenizer, batch_size=batch_size)
-    how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
-    requests = (ChatRequest.of(messages, how, None) for messages in prompts)
-    places = [n for n, (_, asked) in enumerate(chat._read(requests)) if not isinstance(asked, str)]
-    asked = [prompts[place] for place in places]
-    drawn = _greedy(chat, asked, max_new_tokens, stop)
-    pairs = [(chat._encode(chat.prompt(messages)), ids) for messages, (_, ids) in zip(asked, drawn, strict=True)]
+    requests = _requests(prompts, max_new_tokens)
+    # Number and tokens of each prompt that can be asked.
+    read = [(n, asked[0]) for n, (_, asked) in enumerate(chat._read(requests)) if not isinstance(asked, str)]
+    drawn = _greedy(chat, [requests[n] for n, _ in read], stop)
+    pairs = [(prompt, ids) for (_, prompt), (_, ids) in zip(read, drawn, strict=True)]
     scores = [score for _, score in sorted(chat._scored(pairs))]
     found: list[dict[str, Any]] = [{"answer": None, "p_pred": None} for _ in prompts]
-    for place, (answer, ids), score in zip(places, drawn, scores, strict=True):
-        found[place] = {"answer": answer, "p_pred": math.exp(score / len(ids))}
+    for (n, _), (answer, ids), score in zip(read, drawn, scores, strict=True):
+        found[n] = {"answer": answer, "p_pred": math.exp(score / len(ids))}
     return found
 
 
-def _greedy(
-    chat: LocalChat, prompts: Sequence[Sequence[Mapping[str, str]]], max_new_tokens: int, stop: Sequence[str]
-) -> list[tuple[str, list[int]]]:
-    """Each answer, and its tokens up to the one that ends it, and with it."""
+def _requests(prompts: Sequence[Sequence[Mapping[str, str]]], max_new_tokens: int) -> list[ChatRequest]:
     how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
+    return [ChatRequest.of(messages, how, None) for messages in prompts]
+
+
+def _greedy(chat: LocalChat, requests: Sequence[ChatRequest], stop: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Each answer, and its tokens up to the one that ends it, and with it."""
     found = []
-    for row in chat.tokens([ChatRequest.of(messages, how, None) for messages in prompts]):
+    for row in chat.tokens(requests):
         heads = (row[:length] for length in range(1, len(row)))
         decoded = ((ids, chat.tokenizer.decode(ids, skip_special_tokens=True)) for ids in heads)
         ids = next((ids for ids, said in decoded if cut(said, stop)[1]), row)

@@ -78,9 +78,8 @@ def _golds(answer: Any) -> list[str]:
     return [gold for gold in answers if isinstance(gold, str) and gold.strip()]
 
 
-def _score(scorer: Scorer, text: str, answer: Any) -> float | None:
+def _score(scorer: Scorer, prediction: str | None, answer: Any) -> float | None:
     golds = _golds(answer)
-    prediction = extract_answer(text)
     reward = None
     if golds:
         # One that declines is never right, whatever of the gold answer stands in it.
@@ -98,15 +97,15 @@ def _gold_column(answer: Sequence[Any] | None) -> Sequence[Any]:
 
 
 def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
-    texts = [completion_text(completion)[0] for completion in completions]
-    if texts and all(extract_answer(text) is None for text in texts):
+    predictions = [extract_answer(completion_text(completion)[0]) for completion in completions]
+    if predictions and all(prediction is None for prediction in predictions):
         warn_once(
             "tags",
             "none of %d completions has an answer between <answer> tags, so all of them are wrong; ask for the tags in the "
             "prompt, or see AbstentionReward(tags=False); said once",
-            len(texts),
+            len(predictions),
         )
-    return [_score(scorer, text, gold) for text, gold in zip(texts, _gold_column(answer), strict=True)]
+    return [_score(scorer, *row) for row in zip(predictions, _gold_column(answer), strict=True)]
 
 
 @on_card("answers")
@@ -284,7 +283,9 @@ class FSPOAnswerReward:
         rewards = []
         texts = complete_texts(completions, {"prompts": prompts, **columns}, self.think_in_prompt)
         for text, gold, scorer in zip(texts, answer, scorers, strict=True):
-            rewards.append(0.0 if self.require_format and not check_format(text) else _score(scorer, text, gold))
+            rewards.append(
+                0.0 if self.require_format and not check_format(text) else _score(scorer, extract_answer(text), gold)
+            )
         return rewards
 
 

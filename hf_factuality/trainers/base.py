@@ -126,8 +126,9 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes):
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         if self.accelerator.scaler is None and not self.is_deepspeed_enabled:
-            self._require_finite("the norm of the gradients", float(norm), self._last_batch)
-            self._say_if_nothing_is_learnt(float(norm))
+            value = float(norm)
+            self._require_finite("the norm of the gradients", value, self._last_batch)
+            self._say_if_nothing_is_learnt(value)
         return norm
 
     def _policy_learns(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 import trl.trainer.utils as trl_utils
+from trl.kernels.chunked_logprob import _use_triton
 
 
 def score_labelled_positions_on_cpus() -> None:
@@ -13,12 +15,8 @@ def score_labelled_positions_on_cpus() -> None:
     half of a step goes there (docs/real-model.md#speed). Losses and the gradients of all other layers stay the same to the last bit;
     of the head's own weights they are sums in another order.
     """
-    on_accelerators = trl_utils._use_triton
-    if getattr(on_accelerators, "on_cpus", False):
-        return
+    trl_utils._use_triton = _scores_labelled_only
 
-    def compact(device):
-        return device.type == "cpu" or on_accelerators(device)
 
-    compact.on_cpus = True
-    trl_utils._use_triton = compact
+def _scores_labelled_only(device: torch.device) -> bool:
+    return device.type == "cpu" or _use_triton(device)

@@ -62,6 +62,7 @@ def test_questions_of_the_users_by_sureness(run, tmp_path, tiny_model):
     questions.unlink()
     run(*given, "--refusals", tmp_path / "out" / "_refusals")
     assert "gold answers to 2 of 5 questions" in checked_card(tmp_path / "out")
+    assert "R-Tuning by sureness" in checked_card(tmp_path / "out"), "the data say how they were made"
     questions.write_text(json.dumps({"question": "Why?"}) + "\n")
     with pytest.raises(DataError, match="no gold answer"):
         run(*given, *own)

@@ -11,14 +11,12 @@
 """
 
 import copy
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from accelerate import PartialState
-from accelerate.utils.memory import clear_device_cache
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_config
 
 from hf_factuality.cli.shared import meaning
@@ -29,8 +27,7 @@ from hf_factuality.demos.closed_world import KnowledgeDemo
 from hf_factuality.demos.real_model import REFUSAL, RealModelDemo
 from hf_factuality.hub.cards.card import write_method_card
 from hf_factuality.io.rows import read_rows
-from hf_factuality.methods.abstention.cross_fitting import refusals_by_sureness
-from hf_factuality.methods.abstention.data import KIND
+from hf_factuality.methods.abstention.cross_fitting import refusals_by_sureness, sureness_settings
 from hf_factuality.trainers.log import use_training_log
 
 
@@ -88,8 +85,7 @@ def _questions(script):
 def _by_sureness(rows, name, script, training, model, refusals=()):
     """The dataset of the variant `surest`. A run that is resumed has it already."""
     out = Path(training.output_dir) / "_refusals"  # a push of the model leaves out what begins with _
-    if training.resume_from_checkpoint and (out / KIND.file).is_file():
-        made = json.loads((out / "report.json").read_text(encoding="utf-8"))["refusal_settings"]
+    if training.resume_from_checkpoint and (made := sureness_settings(out)):
         for setting, now in (("answered_share", script.answered_share), ("seed", training.seed)):
             if made[setting] != now:
                 raise ValueError(
@@ -103,16 +99,13 @@ def _by_sureness(rows, name, script, training, model, refusals=()):
             f"launcher, and then, to train in several, leave the variant out and add --refusals {out}"
         )
     train = partial(_learn_gold, name, training, model)
-    found = refusals_by_sureness(
+    return refusals_by_sureness(
         rows, train, out, answered_share=script.answered_share, refusals=refusals, seed=training.seed
     )
-    clear_device_cache(garbage_collection=True)
-    return found
 
 
 def _learn_gold(name, training, model, dataset):
     """A model that was trained on gold answers, and its tokenizer; nothing of it is kept."""
-    clear_device_cache(garbage_collection=True)  # of the one before, whose trainer refers to itself
     args = copy.deepcopy(training)
     args.push_to_hub, args.save_strategy, args.eval_strategy, args.report_to = False, "no", "no", []
     args.load_best_model_at_end = args.dataloader_drop_last = False
@@ -128,16 +121,16 @@ def _learn_gold(name, training, model, dataset):
 def _refuse_unused(own, script, training, model):
     """Flags that would change nothing in this run."""
     real, surest = script.demo == "real", script.rtuning_variant == "surest"
-    if surest and not (own or real):
-        raise ValueError("--rtuning_variant surest is for --demo real, or for data of your own with --dataset_name")
-    if surest and own and not (script.refusals or script.dataset_name):
-        raise ValueError("--rtuning_variant surest needs questions with gold answers; name them with --dataset_name")
+    if surest and script.refusals:
+        raise ValueError("--rtuning_variant surest makes the refusals itself; leave out --refusals, or the variant")
+    if surest and not (real or script.dataset_name):
+        raise ValueError(
+            "--rtuning_variant surest needs questions with gold answers; name them with --dataset_name, or take --demo real"
+        )
     if surest and training.eval_strategy != "no":
         raise ValueError(
             f"--eval_strategy {training.eval_strategy}: R-Tuning has no data to evaluate on; leave it out"
         )
-    if surest and script.refusals:
-        raise ValueError("--rtuning_variant surest makes the refusals itself; leave out --refusals, or the variant")
     if script.answered_share != 0.6 and not surest:
         raise ValueError("--answered_share is for --rtuning_variant surest")
     if script.max_refusal_share != 1 and surest:
@@ -190,6 +183,7 @@ def main(words):
     if demo:
         demo.measure("after", trainer)
         results = demo.report(training.output_dir)
-    method = "rtuning_surest" if script.rtuning_variant == "surest" else "rtuning"
+    by_sureness = script.rtuning_variant == "surest" or (script.refusals and sureness_settings(script.refusals))
+    method = "rtuning_surest" if by_sureness else "rtuning"
     write_method_card(trainer, method, dataset_name=script.dataset_name, results=results)
     trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")

@@ -105,6 +105,7 @@ _DCPO = Paper("2603.09117", "Decoupling Reasoning and Confidence: Resurrecting C
 _LOVEC = Paper("2505.23912", "LoVeC: Reinforcement Learning for Better Verbalized Confidence in Long-Form Generations")  # fmt: skip
 _CORRECTION = Paper("2502.19613", "Self-rewarding correction for mathematical reasoning")
 _CARR = Paper("2601.06021", "Chaining the Evidence: Robust Reinforcement Learning for Deep Search Agents with Citation-Aware Rubric Rewards")  # fmt: skip
+_RTUNING = Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'")
 _CORRECTS = {"name": "Self-rewarding correction", "paper": _CORRECTION, "tag": "self-rewarding-correction",
              "aim": "it finds and mends errors of its own answers"}  # fmt: skip
 _SELF = "The model judges its own answers, without a source: what it is wrong about and sure of it does not revise."
@@ -150,12 +151,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "correction_dpo": Method(**_CORRECTS, base="DPO", limits=(_DATA, _SELF), objective="DPO on pairs of verdicts and pairs of revisions"),
         "rtuning": Method(
-            name="R-Tuning", paper=Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'"),
+            name="R-Tuning", paper=_RTUNING,
             tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD, _WORDS),
             objective="SFT on gold answers, and on refusals or doubts where the model did not know them",
         ),
         "rtuning_surest": Method(
-            name="R-Tuning by sureness", paper=Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'"),
+            name="R-Tuning by sureness", paper=_RTUNING,
             tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD_TAUGHT, _SURE),
             objective="SFT on gold answers to the questions of which models that learnt from the others were surest, and on refusals",
             labelled="none; the probability that a model gave its own answer decides what is declined",

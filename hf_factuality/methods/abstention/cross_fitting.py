@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+VARIANT, REPORT = "surest", "report.json"
 Train = Callable[["Dataset"], tuple[Any, Any]]
 
 
@@ -80,10 +81,6 @@ def refusals_by_sureness(
         raise ValueError(f"answered_share is between 0 and 1, got {answered_share!r}")
     config = RefusalConfig("unknown", language=language, refusals=tuple(refusals))
     questions = with_golds(read_questions(rows))
-    if not 2 <= folds <= len(questions):
-        raise DataError(
-            f"{folds} folds need at least 2 and at most as many as questions, of which there are {len(questions)}"
-        )
     asked = _asked_in_folds(questions, train, folds, max_new_tokens, batch_size, seed)
     number = len(questions)
     questions = [question for question in questions if asked[question.id]["p_pred"] is not None]
@@ -114,30 +111,43 @@ def refusals_by_sureness(
             f"gold answers to {len(surest)} of {len(questions)} questions, those of which models that learnt from the others are "
             "surest, and refusals"
         ),
-        "refusal_settings": {"variant": "surest", "answered_share": answered_share, "seed": seed},
+        "refusal_settings": {"variant": VARIANT, "answered_share": answered_share, "seed": seed},
     }
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "report.json", json.dumps(report, indent=2) + "\n")
+    (out / REPORT).unlink(missing_ok=True)  # never that of other rows
     dataset = Dataset.from_list(found)
-    dataset.info.description = describe_run(out)
     with writing(out / KIND.file) as unfinished:
         dataset.to_parquet(str(unfinished))
+    write_atomically(out / REPORT, json.dumps(report, indent=2) + "\n")
+    dataset.info.description = describe_run(out)
     return dataset
+
+
+def sureness_settings(folder: str | os.PathLike) -> dict[str, Any] | None:
+    """The settings by which [`refusals_by_sureness`] made the dataset of a folder; `None` if it did not."""
+    try:
+        found = json.loads((Path(folder) / REPORT).read_text(encoding="utf-8"))["refusal_settings"]
+        return found if found["variant"] == VARIANT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _asked_in_folds(
     questions: Sequence[PreferenceQuestion], train: Train, folds: int, max_new_tokens: int, batch_size: int, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Answer and its probability by the id of the question, of the model that was not trained on it."""
+    from accelerate.utils.memory import clear_device_cache
     from datasets import Dataset
 
     same: dict[str, list[str]] = {}  # questions that are asked in the same words stay together
     for question in questions:
         same.setdefault(json.dumps(list(map(dict, question.messages)), sort_keys=True), []).append(question.id)
     groups = list(same.values())
-    if len(groups) < folds:
-        raise DataError(f"{folds} folds need as many different questions, and there are {len(groups)}")
+    if not 2 <= folds <= len(groups):
+        raise DataError(
+            f"{folds} folds need at least 2 and at most as many as different questions, of which there are {len(groups)}"
+        )
     places = list(range(len(groups)))
     random.Random(f"{seed} folds").shuffle(places)
     found: dict[str, dict[str, Any]] = {}
@@ -157,5 +167,7 @@ def _asked_in_folds(
             model, tokenizer, prompts, max_new_tokens=max_new_tokens, stop=(), batch_size=batch_size
         )
         found |= {question.id: one for question, one in zip(own, said, strict=True)}
-        del model  # before the next one is loaded
+        # Before the next one is loaded; a trainer, which refers to itself, may still hold it.
+        del model, tokenizer
+        clear_device_cache(garbage_collection=True)
     return found
