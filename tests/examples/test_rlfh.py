@@ -14,6 +14,7 @@ FEW = ["--max_steps", "2", "--gradient_accumulation_steps", "1", "--learning_rat
          "--max_completion_length", "16", *FAST]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_closed_world_measures_before_and_after(run, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-rlfh"
     run("--output_dir", out, *FEW)

@@ -90,8 +90,9 @@ def test_a_model_that_keeps_positions_reads_every_row(plain, tokenizer):
     "kind, settings",
     [
         (MistralConfig, {"sliding_window": 8}),
-        (Qwen3NextConfig, {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 16,
-                           "shared_expert_intermediate_size": 16, "layer_types": ["linear_attention", "full_attention"]}),
+        pytest.param(Qwen3NextConfig, {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+                     "head_dim": 16, "shared_expert_intermediate_size": 16,
+                     "layer_types": ["linear_attention", "full_attention"]}, marks=pytest.mark.slow),
     ], ids=["sliding window", "state"],
 )  # fmt: skip
 def test_a_model_that_keeps_something_else_reads_every_row(tokenizer, kind, settings):

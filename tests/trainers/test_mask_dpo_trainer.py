@@ -115,6 +115,7 @@ class CountsReferences(MaskDPOTrainer):
         return super().compute_ref_log_probs(model, inputs)
 
 
+@pytest.mark.slow
 def test_no_stale_reference_log_probabilities(tiny_model, tmp_path):
     """On disk, where TRL finds a cache by the fingerprint of the dataset and the weights of the model alone."""
     pairs(6).save_to_disk(tmp_path / "data")

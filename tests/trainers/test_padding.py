@@ -183,8 +183,9 @@ def test_ppo_logs_the_same(tiny_model, tmp_path):
     assert logged == {"kl", "entropy", "value/loss", "value/clip_ratio", *RATIOS}
 
 
-@pytest.mark.parametrize(("settings", "fewer"), fast_few([({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
-                                                ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], 0), ids=str)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize(("settings", "fewer"), [({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
+                                                ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], ids=str)  # fmt: skip
 def test_old_log_probabilities_that_are_the_new_ones_need_no_pass(tiny_model, tmp_path, settings, fewer):
     ours, other = (train(tiny_model, tmp_path, skip, beta=0.0, **settings) for skip in (True, False))
     rows_passed = [sum(rows for rows, _ in one.passes) for one in (ours, other)]

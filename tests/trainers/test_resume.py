@@ -198,7 +198,8 @@ def test_a_checkpoint_of_another_critic_is_refused(whole, tiny_model, tmp_path):
         resumed("value_head", tiny_model, tmp_path, folder / "checkpoint-1", max_steps=7)
 
 
-@pytest.mark.parametrize("method", fast_few(["fact_grpo", "mask_dpo"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fact_grpo", "mask_dpo"])
 def test_a_reference_that_follows_the_policy_is_restored(tiny_model, tmp_path, method):
     follows = dict(sync_ref_model=True, ref_model_sync_steps=1, ref_model_mixup_alpha=0.5, beta=0.5, max_steps=2)
     trainer = make(method, tiny_model, tmp_path, **follows)
@@ -280,7 +281,8 @@ def test_sigterm_is_left_alone_where_nothing_is_saved(tiny_model, tmp_path):
     assert seen == [signal.SIG_DFL]
 
 
-@pytest.mark.parametrize("method", fast_few(["mask_dpo", "averaging", "rag"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mask_dpo", "averaging", "rag"])
 def test_tokens_are_counted_on(tiny_model, tmp_path, method):
     """The parents count them beside their state."""
 

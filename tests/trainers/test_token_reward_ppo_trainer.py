@@ -62,7 +62,8 @@ def train(model, folder, funcs=vowels, trainer=TokenRewardPPOTrainer, **settings
     return made, *(moved(b, a) for b, a in zip(before, after, strict=True)), [set(b) for b in before]
 
 
-@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", CRITICS)
 def test_without_a_learning_rate_or_while_the_actor_is_frozen_only_the_critic_moves(tiny_model, tmp_path, critic):
     settings = dict(critic_model=critic, freezing_actor_steps=2, weight_decay=0.1, num_iterations=2)
     for still in (settings, {"critic_model": critic, "learning_rate": 0.0}):
@@ -254,7 +255,8 @@ def test_critics_that_do_not_fit(tiny_model, tmp_path):
         make(tiny_model, tmp_path, vowels, critic_model="valuehead")
 
 
-@pytest.mark.parametrize("critic", ["policy", pytest.param("value_head", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", ["policy", "value_head"])
 def test_a_letter_early_in_the_sequence_is_learned(tiny_model, tmp_path, critic):
     """Pays for a completion whose first character is a small letter, at that character, and for nothing else."""
 

@@ -207,9 +207,10 @@ async def waits(query: str) -> str:
     return "too late"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "passages"),
-    fast_few([(raises, []), (hangs, []), (waits, []), (megabyte, ["x" * 50]), (blocks, None)], 0),
+    [(raises, []), (hangs, []), (waits, []), (megabyte, ["x" * 50]), (blocks, None)],
     ids=lambda it: getattr(it, "__name__", ""),
 )
 def test_a_bad_tool_ends_nothing(tool_models, tmp_path, tool, passages, monkeypatch):

@@ -13,7 +13,7 @@ from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.extractors.llm import parse_claims, parse_statements
 from hf_factuality.verifiers.judges.llm import LLMJudge, parse_choice
-from tests.conftest import fast_few, searched
+from tests.conftest import searched
 from tests.generation.fake_server import FakeServer
 from tests.metrics.conftest import make  # noqa: F401
 from tests.verifiers import hostile
@@ -116,7 +116,8 @@ def test_answers_of_extractors(extractor, count):
 # ---- metrics
 
 
-@pytest.mark.parametrize("name", fast_few(["anah", "factscore", "longwiki", "safe", "veriscore"], 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["anah", "factscore", "longwiki", "safe", "veriscore"])
 def test_texts_and_labels(make, name):  # noqa: F811
     """As responses none is supported; as labels only the exact ones are read."""
     references = [list(EVIDENCE)] * len(TEXTS)

@@ -237,6 +237,7 @@ def test_a_rejected_request_is_unknown_without_asking_again():
         assert len(server.bodies) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extractor", ALL)
 def test_a_megabyte(extractor):
     with FakeServer(lambda prompt, body: "No facts.") as server:

@@ -142,6 +142,7 @@ def test_verifier():
         assert [span.text(text) for span in found.spans] == list(ENGLISH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_hostile_answers(language):
     def answering(turn):
