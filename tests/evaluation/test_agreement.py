@@ -232,6 +232,8 @@ def test_the_command_compares_verifiers_in_one_table(tmp_path, capsys):
     assert [it["verifier"] for it in found["verifiers"]] == ["lexical", "tests.evaluation.test_agreement:Lenient"]
     first, second = (it["figures"] for it in found["verifiers"])
     assert first["accuracy"]["value"] == 1.0 and second["false_called_supported"]["value"] == 1.0
+    own = agree([it["verifier"] for it in found["verifiers"]], file, resamples=50).to_dict()
+    assert [it["figures"] for it in own["verifiers"]] == [it["figures"] for it in found["verifiers"]]
     assert "kappa" in printed.err and "other" in printed.err and "2 claims (1 supported) in 1 groups" in printed.err
     assert main(["agree", "lexical", str(tmp_path / "none.jsonl")]) == 2
 
