@@ -2,7 +2,8 @@
 
     python benchmarks/fact_grpo_step.py --lengths lognormal --trl /tmp/trl-1.12
     python benchmarks/fact_grpo_step.py --lengths equal
-    PYTHONPATH=. python benchmarks/fact_grpo_step.py --model HuggingFaceTB/SmolLM2-135M-Instruct --batch_size 8 --accumulation 1
+    PYTHONPATH=. python benchmarks/fact_grpo_step.py --model HuggingFaceTB/SmolLM2-135M-Instruct --batch_size 8 --accumulation 1 \
+        --memory_repeats 2
 
 With `--model` both train that model on the questions of `hf-factuality train rtuning --demo real`, and ours judges with the
 lexical verifier.
@@ -11,15 +12,16 @@ Both train a model of random weights with learning rate 0 and the same seed on t
 completion is is drawn, the same for both: log-normally with a mean of a quarter of the limit, as in reasoning data, or all
 as long as the limit. Both trainers of a pair live in one process and take their steps in turns, since the speed of a shared
 machine drifts within seconds, and each pair gives one ratio, of wall time and of processor time. The first step of a run
-(memory, caches) is left out. With `--trl`, the folder of TRL 1.12 (see `ppo_step.py`), TokenRewardPPO against the last
-PPOTrainer of TRL too, for the same lengths.
+(memory, caches) is left out. With `--memory_repeats` each of the two also trains alone in a process, and the peaks are
+compared. With `--trl`, the folder of TRL 1.12 (see `ppo_step.py`), TokenRewardPPO against the last PPOTrainer of TRL too, for
+the same lengths.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -32,6 +34,7 @@ os.environ.setdefault("CI", "1")
 
 import torch
 from _lengths import draw_lengths, save_random_model
+from _peaks import peak_ratios, print_peak, resident, summary
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -147,15 +150,6 @@ def real_questions():
     )
 
 
-def summary(values):
-    return {
-        "mean": statistics.mean(values),
-        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "median": statistics.median(values),
-        "values": values,
-    }
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", choices=["lognormal", "equal"], default="lognormal")
@@ -165,9 +159,17 @@ def main():
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--accumulation", type=int, default=8)
     parser.add_argument("--model", help="id or folder of a real model")
+    parser.add_argument(
+        "--memory_repeats", type=int, default=0, help="with --model: processes of either, for their peaks"
+    )
+    parser.add_argument(
+        "--memory_of", choices=["stock", "ours"], help="only train one arm and print the peak of this process"
+    )
     parser.add_argument("--trl", type=Path, help="folder that TRL 1.12.0 was installed into; PPO is compared too")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if (args.memory_repeats or args.memory_of) and not args.model:
+        parser.error("--memory_repeats needs --model")
     found, parts = {"wall": [], "processor": []}, {"stock": [], "ours": []}
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -176,9 +178,15 @@ def main():
         else:
             world = save_random_model(folder)
             model, dataset, verifier = folder, world.questions("train"), WorldVerifier(world)
+        classes = {"stock": (GRPOTrainer, GRPOConfig), "ours": (FactGRPOTrainer, FactGRPOConfig)}
+        extra = {"stock": {}, "ours": {"verifier": verifier}}
+        if args.memory_of:
+            before = resident()
+            with contextlib.redirect_stdout(sys.stderr):
+                run(*classes[args.memory_of], model, dataset, 0, args, lambda: None, **extra[args.memory_of])
+            print_peak(before)
+            return
         for seed in range(args.repeats):
-            classes = {"stock": (GRPOTrainer, GRPOConfig), "ours": (FactGRPOTrainer, FactGRPOConfig)}
-            extra = {"stock": {}, "ours": {"verifier": verifier}}
             runs = {name: partial(run, *classes[name], model, dataset, seed, args, **extra[name]) for name in classes}
             with contextlib.redirect_stdout(None):
                 # Who goes first alternates, so that a drift of the machine's speed favours neither.
@@ -190,13 +198,19 @@ def main():
             for name, (clock, _) in runs.items():
                 parts[name].append({part: value / stock.total(0) for part, value in clock.shares().items()})
     result = {f"FactGRPO's step over stock GRPO's, {name} time": summary(values) for name, values in found.items()}
+    if args.memory_repeats:
+        names = ("lengths", "limit", "steps", "batch_size", "accumulation")
+        options = [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
+        peaks, of_stock = peak_ratios(__file__, args.model, options, args.memory_repeats)
+        result |= {f"FactGRPO's {name} over stock GRPO's": summary(values) for name, values in peaks.items()}
+        print(f"MiB of stock GRPO: {of_stock:.0f}")
     for name in runs:
         for part in parts[name][0]:
             label = f"share of a stock step, {'FactGRPO' if name == 'ours' else 'stock GRPO'}: {part}"
             result[label] = summary([spent[part] for spent in parts[name]])
     for name, value in result.items():
         print(
-            f"{name}: mean {value['mean']:.4f}, sd {value['sd']:.4f}, median {value['median']:.4f} (n={args.repeats})"
+            f"{name}: mean {value['mean']:.4f}, sd {value['sd']:.4f}, median {value['median']:.4f} (n={len(value['values'])})"
         )
     if args.trl:
         import ppo_step

@@ -14,8 +14,6 @@ import contextlib
 import json
 import os
 import random
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ import _oracles
 import datasets
 import torch
 import transformers
+from _peaks import peak_ratios, print_peak, resident, summary
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl import DPOConfig, DPOTrainer
@@ -106,30 +105,6 @@ class Stepper:
         return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
-def peak_of_a_process(arm: str, model: str, options: list[str]) -> tuple[float, float]:
-    """Peak of the resident set in MiB: as a whole, and above what the process held before it trained."""
-    command = [sys.executable, __file__, "--memory_of", arm, "--model", model, *options]
-    output = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    return tuple(json.loads(output.stdout.splitlines()[-1]))
-
-
-def resident() -> float:
-    """Peak of this process in MiB, by Linux: `getrusage` would hand down that of the process which started it."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def summary(values: list[float]) -> dict:
-    return {
-        "mean": statistics.mean(values),
-        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "median": statistics.median(values),
-        "values": values,
-    }
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--blocks", type=int, default=12, help="ratios; each is over --steps steps of either")
@@ -154,8 +129,7 @@ def main():
             trainer = build(settings.memory_of, settings.model, dataset, settings, folder)
             before = resident()
             trainer.train()
-        on_device = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
-        print(json.dumps([on_device or resident(), on_device or resident() - before]))
+        print_peak(before)
         return
     found: dict[str, list[float]] = {"throughput, wall time": [], "throughput, processor time": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -175,15 +149,10 @@ def main():
                     found[name].append(totals["stock"][kind] / totals["ours"][kind])
         print(f"a step of DPO: {totals['stock'][1] / settings.steps:.3f} s of a processor")
         whole = f"--steps 4 --batch_size {settings.batch_size} --max_length {settings.max_length}"
-        peaks: dict[str, list] = {arm: [] for arm in ARMS}
-        for number in range(settings.memory_repeats):
-            for arm in ARMS if number % 2 else reversed(ARMS):
-                peaks[arm].append(peak_of_a_process(arm, model, whole.split()))
-        for kind, name in enumerate(("peak memory", "peak memory above the start")):
-            pairs = zip(peaks["ours"], peaks["stock"], strict=True)
-            found[name] = [ours[kind] / stock[kind] for ours, stock in pairs]
+        peaks, of_stock = peak_ratios(__file__, model, whole.split(), settings.memory_repeats)
+        found |= peaks
     result = {f"{name}, MaskDPO over DPO": summary(values) for name, values in found.items() if values}
-    print(f"share of the tokens that count: {kept:.2f}; MiB of DPO: {[round(p[0]) for p in peaks['stock']]}")
+    print(f"share of the tokens that count: {kept:.2f}; MiB of DPO: {of_stock:.0f}")
     for name, value in result.items():
         print(
             f"{name}: mean {value['mean']:.4f}, sd {value['sd']:.4f}, median {value['median']:.4f} (n={len(value['values'])})"

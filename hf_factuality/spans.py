@@ -224,6 +224,14 @@ class Verification:
         """Whether it says anything: no error, and not every span failed. No span at all is a finding, not a failure."""
         return self.error is None and (not self.spans or any(span.label is not None for span in self.spans))
 
+    @property
+    def failure(self) -> str | None:
+        """Why it says nothing: the error, or the reason of the first span that has one; `None` if it says anything."""
+        if self.judged:
+            return None
+        reasons = (span.reason.removeprefix("not judged: ") for span in self.spans if span.reason)
+        return self.error or next(reasons, "no sentence could be judged")
+
     def validate(self, completion: str) -> Verification:
         """Check that every span lies inside `completion`; returns itself. `SpanError` names the first that does not."""
         for span in (*self.spans, *self.claims):

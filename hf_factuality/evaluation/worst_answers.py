@@ -154,4 +154,4 @@ def rank_answer(judged: JudgedRow) -> tuple[float, str]:
         return 3.0, "not judged: nothing in the scope"
     if found.judged:
         return 2.0, "declined" if judged.row.declines else "no claim"
-    return 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
+    return 3.0, f"not judged: {found.failure}"

@@ -188,8 +188,7 @@ def joined(whole: VerificationRequest, turns: Sequence[tuple[SaidTurn, JudgedRow
     if not sent:
         return JudgedRow(row, Verification(), "empty")
     if not any(judged.found.judged for judged in sent):
-        error = next((judged.found.error for judged in sent if judged.found.error), None)
-        return JudgedRow(row, Verification(error=error or "no sentence could be judged"))
+        return JudgedRow(row, Verification(error=next(judged.found.failure for judged in sent)))
     spans: list[LabeledSpan] = []
     claims: list[LabeledSpan] = []
     by_claims = any(judged.found.claims for judged in sent)

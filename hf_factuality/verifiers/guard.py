@@ -202,12 +202,11 @@ class GuardedVerifier:
                 results += [*stop.judged, *[Verification(error=error)] * missing]
                 timeouts += 1
         self._timeouts = timeouts
-        failed = [result.error for result in results if not result.judged]
+        failed = [result.failure for result in results if not result.judged]
         if failed:
-            reason = next((error for error in failed if error), "no sentence could be judged")
             logger.warning(
                 f"{type(self.verifier).__name__}: {len(failed)} of {len(results)} completions could not be judged and "
-                f"are left out; the first: {reason}"
+                f"are left out; the first: {failed[0]}"
             )
         self.last_report = GuardReport(sent=len(inputs), failed=len(failed), seconds=time.perf_counter() - started)
         return results

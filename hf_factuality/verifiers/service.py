@@ -102,7 +102,7 @@ class JudgingReport(Failures):
         if judged.left_out:
             return
         fine = judged.found.judged if needs_label else judged.found.error is None
-        self.count(None if fine else judged.found.error or "no sentence could be judged")
+        self.count(None if fine else judged.found.failure)
 
 
 class Verdicts(Protocol):

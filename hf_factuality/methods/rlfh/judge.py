@@ -161,7 +161,7 @@ class SelfJudge(ServedJudge):
             [`~hf_factuality.generation.client.ServerError`]: the server is gone.
         """
         found = converse(self.client, self._rate, inputs)
-        self.last_assessment = JudgeReport.of(found.results, found.errors, found.cut)
+        self.last_assessment = JudgeReport.of(found.results, found)
         log_unknown(self.last_assessment, f"%d of {len(inputs)} claims have no verdict", self)
         return found.results
 

@@ -266,12 +266,12 @@ class LLMExtractor:
         found = converse(self.client, talk, prompts)
         report = self.last_report
         report.units += len(prompts)
-        report.failed += len(found.errors)
-        report.unparsed += found.results.count(None) - len(found.errors)
-        report.first_error = report.first_error or next(iter(found.errors), None)
+        report.failed += len(found.failed)
+        report.unparsed += found.results.count(None) - len(found.failed)
+        report.first_error = report.first_error or next(iter(found.failed.values()), None)
         cut = {number for number in found.cut if found.results[number] is None}
         report.cut += len(cut)
-        report.unanswered.update(owners[number] for number in cut | found.failed)
+        report.unanswered.update(owners[number] for number in cut | found.failed.keys())
         return found.results
 
     def _anchored(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -127,13 +127,12 @@ def read_choice(
 
 @dataclass(frozen=True)
 class Conversed:
-    """What came of conversations: their results in order, the errors of the requests that failed, and the numbers of those
-    whose last answer was cut at its length or whose request failed."""
+    """What came of conversations: their results in order, the numbers of those whose last answer was cut at its length, and the
+    error of each whose request failed."""
 
     results: list[Any]
-    errors: list[str]
     cut: set[int]
-    failed: set[int]
+    failed: dict[int, str]
 
 
 def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> Conversed:
@@ -143,9 +142,8 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
     `None`.
     """
     results: list[Any] = [None] * len(inputs)
-    errors: list[str] = []
     cut: set[int] = set()
-    failed: set[int] = set()
+    failed: dict[int, str] = {}
     for start in range(0, len(inputs), SLICE):
         numbers = range(start, min(start + SLICE, len(inputs)))
         talks = {number: talk(inputs[number]) for number in numbers}
@@ -156,8 +154,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
                 (cut.add if answer is not None and answer.was_cut else cut.discard)(number)
                 try:
                     if answer is not None and answer.error is not None:
-                        errors.append(answer.error)
-                        failed.add(number)
+                        failed[number] = answer.error
                         talks[number].throw(Unanswered())
                     else:
                         requests[number] = talks[number].send(answer)
@@ -166,7 +163,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
                 except Unanswered:
                     pass
             answers = requests and dict(zip(requests, client.chat(list(requests.values())), strict=True))
-    return Conversed(results, errors, cut, failed)
+    return Conversed(results, cut, failed)
 
 
 def evidence_text(item: JudgeInput) -> str:
@@ -194,12 +191,11 @@ class JudgeReport:
     cut: int = 0
 
     @classmethod
-    def of(cls, verdicts: Sequence[Any], errors: Sequence[str], cut: Collection[int] = ()) -> JudgeReport:
-        """Of all verdicts of a call, `None` where unknown, the errors of the requests that failed, and the numbers of the inputs
-        whose answer was cut."""
+    def of(cls, verdicts: Sequence[Any], found: Conversed) -> JudgeReport:
+        """Of all verdicts of a call, `None` where unknown, and of the conversations that they came from."""
         unknown = [number for number, verdict in enumerate(verdicts) if verdict is None]
-        failed = len(errors), errors[0] if errors else None
-        return cls(len(verdicts), len(unknown) - len(errors), *failed, sum(number in cut for number in unknown))
+        failed = len(found.failed), next(iter(found.failed.values()), None)
+        return cls(len(verdicts), len(unknown) - failed[0], *failed, sum(number in found.cut for number in unknown))
 
     @property
     def unknown(self) -> int:
@@ -229,6 +225,15 @@ def raise_limit(cut: int, who: Any, limits: Sequence[str] = ("max_tokens",)) -> 
     return f"{told} ({flag})" if flag else told
 
 
+def _why_unknown(number: int, found: Conversed) -> dict[str, Any]:
+    """Fields of a judgement without a label."""
+    if number in found.failed:
+        return {"reason": f"not judged: {found.failed[number]}", "unanswered": True}
+    if number in found.cut:
+        return {"reason": "not judged: the answer of the judge was cut at its length", "unanswered": True}
+    return {"reason": "not judged: the answer of the judge is none of its verdicts"}
+
+
 @dataclass(eq=False, repr=False)
 class ServedJudge:
     """What judges on a server (`client`) share: claims are talked about side by side, and what came of them is counted, in the
@@ -245,12 +250,11 @@ class ServedJudge:
         server is gone; what was answered is in the cache."""
         found = converse(self.client, self._talk, inputs)
         labels = [result and result.label for result in found.results]
-        self.last_report = JudgeReport.of(labels, found.errors, found.cut)
+        self.last_report = JudgeReport.of(labels, found)
         log_unknown(self.last_report, f"%d of {len(inputs)} claims have no verdict", self, self.limits)
         results = (result or Judgement(None) for result in found.results)
-        lost = found.cut | found.failed
         return [
-            replace(result, unanswered=True) if result.label is None and number in lost else result
+            result if result.label is not None else replace(result, **_why_unknown(number, found))
             for number, result in enumerate(results)
         ]
 

@@ -573,7 +573,7 @@ def test_scores():
 def test_a_label_that_cannot_be_trusted_is_unknown_at_once(answer, method):
     """Asked again it would be drawn warmer, where the less likely label counts."""
     found, judge = one(answer, method=method)
-    assert found == Judgement(None) and judge.last_report.unparsed == 1 and sum(map(len, judge.client.calls)) == 1
+    assert found.label is None and judge.last_report.unparsed == 1 and sum(map(len, judge.client.calls)) == 1
     judge = SelfJudge(Scripted(lambda request, number: ChatAnswer("4", answer.finish_reason)))
     expected = 4 if answer.complete else None
     assert judge.assess([AssessInput("Ada was born.", "Ada was born.")]) == [expected]

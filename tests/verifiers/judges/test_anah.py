@@ -5,7 +5,7 @@ import pytest
 
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import VerifierPipeline
-from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
+from hf_factuality.verifiers.base import JudgeInput, VerifierInput
 from hf_factuality.verifiers.judges.anah import TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
 from tests.generation.fake_server import FakeServer
 from tests.tables import cases
@@ -107,7 +107,7 @@ def test_passages_are_kept_where_the_last_request_fails():
     ) as server:
         judge = ANAHJudge(server.client())
         (found,) = judge.judge([JudgeInput("Ada.", DOCUMENT)])
-    assert found == Judgement(None, evidence="Ada was born.")
+    assert (found.label, found.evidence) == (None, "Ada was born.")
     assert (judge.last_report.unparsed, judge.last_report.failed) == (0, 1)
 
 

@@ -137,7 +137,7 @@ def test_a_label_that_is_cut_filtered_or_one_of_two_is_no_verdict(reply):
     """It is not asked for again either: the model would be shown the label as its own."""
     with FakeServer(lambda prompt, body: reply) as server:
         judge = LLMJudge(server.client())
-        assert judge.judge([JudgeInput("x", EVIDENCE)]) == [Judgement(None)]
+        assert judge.judge([JudgeInput("x", EVIDENCE)])[0].label is None
         assert (judge.last_report.unparsed, judge.last_report.failed) == (1, 0)
         assert len(server.bodies[-1]["messages"]) == 1
 
@@ -293,7 +293,7 @@ def test_a_wordy_answer_is_asked_for_again():
         assert again["role"] == "user" and "one word" in again["content"]
         assert judge.last_report.unparsed == 0
         strict = LLMJudge(server.client(), reminders=0)
-        assert strict.judge([JudgeInput("x", EVIDENCE)]) == [Judgement(None)]
+        assert strict.judge([JudgeInput("x", EVIDENCE)])[0].label is None
         assert strict.last_report.unparsed == 1
 
 
@@ -308,9 +308,15 @@ def test_what_cannot_be_read_or_had_is_unknown_and_counted(caplog):
         judge = LLMJudge(server.client())
         found = judge.judge([JudgeInput(claim, EVIDENCE) for claim in ("good", "bad", "rejected", "good")])
         assert [judgement.label for judgement in found] == [Label.SUPPORTED, None, None, Label.SUPPORTED]
+        assert [judgement.unanswered for judgement in found] == [False, False, True, False]
+        assert "none of its verdicts" in found[1].reason and found[2].reason.startswith("not judged: HTTP 400")
         report = judge.last_report
         assert (report.claims, report.unparsed, report.failed, report.unknown) == (4, 1, 1, 2)
         assert report.first_error.startswith("HTTP 400") and "2 of 4 claims" in caplog.text
+        (refused,) = LLMVerifier("fake", server.url, cache=False).verify(
+            [VerifierInput("It is rejected.", None, EVIDENCE)]
+        )
+        assert refused.failure.startswith("HTTP 400")  # which reports count and name
 
 
 # ---- as a verifier, and with a server that dies

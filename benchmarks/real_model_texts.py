@@ -1,0 +1,178 @@
+"""What methods for longer texts do to a real model: SmolLM2-135M-Instruct writes two sentences on a passage that it is given.
+
+The passages are the first two sentences of Wikipedia's articles in HotpotQA, as FSPO ships them; a seed divides them into training
+and test. DPO's relatives learn from pairs of the model's own texts, GRPO's from texts that they sample. All of them learn from one
+judge, the words (`lexical`). What is reported is by another, the network (`small`), which no arm has seen.
+
+    PYTHONPATH=. python benchmarks/real_model_texts.py --data DATA --seeds 100 101 102 --out outputs/real-model
+
+A run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+from pathlib import Path
+
+
+os.environ.setdefault("CI", "1")
+
+import pandas as pd
+import torch
+from datasets import Dataset
+from real_model import perplexity
+from real_model_rl import LORA, PLAIN, finished
+from transformers import AutoTokenizer
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer, build_preferences, verify
+from hf_factuality.data.sampling import TransformersSampler
+from hf_factuality.demos.real_model import find_model
+from hf_factuality.generation import SamplingConfig
+from hf_factuality.methods import FDPOConfig, FDPOTrainer
+
+
+REQUEST = "{}\n\nWrite an encyclopedia entry of two sentences about this subject."
+TOKENS = 64
+# Arm -> credit of FactGRPO; all are paid the mean factuality of their sentences.
+GRPO = {"GRPO": "none", "FSPO": "flip", "gae": "gae"}
+DPO = ("Mask-DPO", "F-DPO")
+ARMS = ("base", *DPO, *GRPO)
+FIGURES = ("supported", "supported by words", "sentences", "tokens", "words of the passage", "perplexity")
+
+
+def passages(path: Path) -> list[str]:
+    """Two sentences that begin an article. Sentences of one article stand two spaces apart there."""
+    found = {}
+    for text in pd.read_parquet(path)["knowledge"]:
+        parts = re.split(r"\s{2,}", str(text).strip())
+        if len(parts) > 2 and not re.search(r"[.!?]\s[A-Z]", parts[1]):
+            passage = " ".join(parts[:2])
+            if 25 <= len(passage.split()) <= 45:
+                found[passage] = None
+    return list(found)
+
+
+def question(passage: str, number: int) -> dict:
+    prompt = [{"role": "user", "content": REQUEST.format(passage)}]
+    return {"id": str(number), "prompt": prompt, "evidence": [passage]}
+
+
+def preferred(model: str, data: Dataset, folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
+    """A folder of the model after Mask-DPO or F-DPO on pairs of its own texts."""
+    shared = {
+        "beta": 0.1, "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": args.dpo_learning_rate,
+        "lr_scheduler_type": "cosine", "warmup_steps": 0.1, "seed": seed, "precompute_ref_log_probs": True,
+    } | PLAIN  # fmt: skip
+    if arm == "Mask-DPO":
+        trainer = MaskDPOTrainer(
+            model, args=MaskDPOConfig(str(folder), **shared), train_dataset=data, peft_config=LORA
+        )
+    else:
+        trainer = FDPOTrainer(model, args=FDPOConfig(str(folder), **shared), train_dataset=data, peft_config=LORA)
+    return finished(trainer, folder)
+
+
+def reinforced(model: str, rows: list[dict], folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
+    """A folder of the model after FactGRPO, which pays the mean factuality of the sentences."""
+    scale = {"credit_scale": 0.95} if GRPO[arm] == "gae" else {}
+    config = FactGRPOConfig(
+        str(folder), credit=GRPO[arm], **scale, label_values="binary", verify_scope="completion",
+        per_device_train_batch_size=16, gradient_accumulation_steps=2, num_generations=4, max_completion_length=TOKENS,
+        learning_rate=args.learning_rate, lr_scheduler_type="constant_with_warmup", warmup_steps=2, max_steps=args.steps,
+        temperature=1.0, beta=0.0, seed=seed, **PLAIN,
+    )  # fmt: skip
+    data = Dataset.from_list([{name: row[name] for name in ("prompt", "evidence")} for row in rows])
+    return finished(FactGRPOTrainer(model, None, config, data, verifier="lexical", peft_config=LORA), folder)
+
+
+def written(model: str, rows: list[dict], path: Path) -> list[str]:
+    if not path.exists():
+        how = SamplingConfig(temperature=0.0, max_new_tokens=TOKENS)
+        sampler = TransformersSampler(model, config=how, batch_size=32, model_kwargs={"dtype": "float32"})
+        path.write_text(json.dumps([own[0].text for own in sampler.sample([row["prompt"] for row in rows], 0)]))
+    return json.loads(path.read_text())
+
+
+def figures(texts: list[str], rows: list[dict], tokenizer) -> dict[str, float]:
+    evidence = [row["evidence"] for row in rows]
+    by_network, by_words = (verify(texts, evidence=evidence, verifier=name) for name in ("small", "lexical"))
+    words = [set(re.findall(r"\w+", text.lower())) for text in texts]
+    copied = [
+        len(own & set(re.findall(r"\w+", row["evidence"][0].lower()))) / max(len(own), 1)
+        for own, row in zip(words, rows, strict=True)
+    ]
+    return {
+        "supported": by_network.precision,
+        "supported by words": by_words.precision,
+        "sentences": by_network.summary["sentences"] / len(texts),
+        "tokens": statistics.fmean(len(tokenizer(text)["input_ids"]) for text in texts),
+        "words of the passage": statistics.fmean(copied),
+    }
+
+
+def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    torch.set_num_threads(1)
+    model, folder = find_model(), args.out / f"texts{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = [
+        question(passage, number)
+        for number, passage in enumerate(passages(args.data / "fspo/hotpot-2k-train.parquet"))
+    ]
+    random.Random(seed).shuffle(rows)
+    test, training = rows[: args.test], rows[args.test : args.test + args.train]
+    results = {}
+    for arm in args.arms:
+        path, done = folder / f"{arm}.json", folder / f"{arm}.perplexity"
+        if not done.exists():
+            path.unlink(missing_ok=True)
+            place = folder / arm
+            if arm == "base":
+                tuned = model
+            elif arm in DPO:
+                built = build_preferences(
+                    training, out=folder / "pairs", model=model, dtype="float32", verifier="lexical", num_samples=4,
+                    max_new_tokens=TOKENS, temperature=1.0, top_k=0, seed=seed, questions_per_batch=8,
+                )  # fmt: skip
+                tuned = preferred(model, built.dataset, place, seed, arm, args)
+            else:
+                tuned = reinforced(model, training, place, seed, arm, args)
+            written(tuned, test, path)
+            done.write_text(str(perplexity(tuned)))
+            if tuned != model:
+                shutil.rmtree(place)  # half a gigabyte
+        results[arm] = figures(written(model, test, path), test, tokenizer) | {"perplexity": float(done.read_text())}
+        print(seed, arm, {name: round(value, 3) for name, value in results[arm].items()}, flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with fspo/hotpot-2k-train.parquet")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser.add_argument("--train", type=int, default=60, help="passages to learn from")
+    parser.add_argument("--test", type=int, default=64, help="passages to be measured on")
+    parser.add_argument("--steps", type=int, default=8, help="of GRPO, of eight passages and four texts each")
+    parser.add_argument("--learning_rate", type=float, default=1e-4)
+    parser.add_argument("--dpo_learning_rate", type=float, default=3e-4)
+    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
+    args = parser.parse_args()
+    per_seed = [run(seed, args) for seed in args.seeds]
+    print(f"\n| | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
+    for arm in args.arms:
+        cells = [[own[arm][name] for own in per_seed] for name in FIGURES]
+        shown = [
+            f"{statistics.fmean(it):.3f}" + (f" ± {statistics.stdev(it):.3f}" if len(it) > 1 else "") for it in cells
+        ]
+        print(f"| {arm} | {' | '.join(shown)} |")
+
+
+if __name__ == "__main__":
+    main()
