@@ -135,10 +135,15 @@ class Unjudged:
         return [Verification()] * len(inputs)
 
 
-def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, made: Mapping[str, Any]) -> None:
+def questions_digest(questions: Sequence[PreferenceQuestion]) -> str:
+    """Sixteen hexadecimal digits that tell these questions, with their evidence, from others."""
     asked = [[q.id, list(map(dict, q.messages)), q.question, q.evidence] for q in questions]
+    return hashlib.sha256("".join(map(json.dumps, asked)).encode()).hexdigest()[:16]
+
+
+def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, made: Mapping[str, Any]) -> None:
     settings = {
-        "questions": hashlib.sha256("".join(map(json.dumps, asked)).encode()).hexdigest()[:16],
+        "questions": questions_digest(questions),
         "number_of_questions": len(questions), **made, "sampling": sampler.describe(), "verifier": _describe(verifier),
     }  # fmt: skip
     settings = json.loads(json.dumps(settings))

@@ -67,9 +67,14 @@ def test_questions_of_the_users_by_sureness(run, tmp_path, tiny_model):
     with pytest.raises(DataError, match="no gold answer"):
         run(*given, *own)
     assert (tmp_path / "out" / "_refusals" / "refusals.parquet").read_bytes() == made
-    run(*given, *own, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1")
+    again = ["--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1"]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:-1], rows[-1] | {"answer": "f"}]))
+    with pytest.raises(ValueError, match="other questions"):
+        run(*given, *own, *again)
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(*given, *own, *again)
     own[-1] = "0.6"
     with pytest.raises(ValueError, match="answered_share 0.4, not 0.6"):
-        run(*given, *own, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-1")
+        run(*given, *own, *again)
     with pytest.raises(DataError, match="nowhere.jsonl"):
         run(*given, "--rtuning_variant", "surest", "--dataset_name", tmp_path / "nowhere.jsonl")

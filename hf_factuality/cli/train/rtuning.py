@@ -21,7 +21,8 @@ from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_co
 
 from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
-from hf_factuality.data.builder import describe_run
+from hf_factuality.data.builder import describe_run, questions_digest
+from hf_factuality.data.questions import read_questions, with_golds
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.demos.closed_world import KnowledgeDemo
 from hf_factuality.demos.real_model import REFUSAL, RealModelDemo
@@ -86,12 +87,12 @@ def _by_sureness(rows, name, script, training, model, refusals=()):
     """The dataset of the variant `surest`. A run that is resumed has it already."""
     out = Path(training.output_dir) / "_refusals"  # a push of the model leaves out what begins with _
     if training.resume_from_checkpoint and (made := sureness_settings(out)):
+        advice = "; resume with the same, or begin anew in another folder"
         for setting, now in (("answered_share", script.answered_share), ("seed", training.seed)):
             if made[setting] != now:
-                raise ValueError(
-                    f"{out} was made with {setting} {made[setting]}, not {now}; resume with the same, or begin anew in another "
-                    "folder"
-                )
+                raise ValueError(f"{out} was made with {setting} {made[setting]}, not {now}{advice}")
+        if made["questions_digest"] != questions_digest(with_golds(read_questions(rows))):
+            raise ValueError(f"{out} was made of other questions{advice}")
         return _refusals_of(str(out))
     if (processes := PartialState().num_processes) > 1:
         raise ValueError(

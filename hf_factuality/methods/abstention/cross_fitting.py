@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import describe_run, seeded_random
+from hf_factuality.data.builder import describe_run, questions_digest, seeded_random
 from hf_factuality.data.questions import PreferenceQuestion, read_questions, with_golds
 from hf_factuality.errors import DataError
 from hf_factuality.generation.sureness import answers_with_probability
@@ -82,7 +82,7 @@ def refusals_by_sureness(
     config = RefusalConfig("unknown", language=language, refusals=tuple(refusals))
     questions = with_golds(read_questions(rows))
     asked = _asked_in_folds(questions, train, folds, max_new_tokens, batch_size, seed)
-    number = len(questions)
+    number, digest = len(questions), questions_digest(questions)
     questions = [question for question in questions if asked[question.id]["p_pred"] is not None]
     if lost := number - len(questions):
         logger.warning("%d questions are left out: too long for the model, or refused by its chat template", lost)
@@ -104,6 +104,7 @@ def refusals_by_sureness(
         )
     report = {
         "questions": len(questions),
+        "questions_digest": digest,
         "not_asked": lost,
         "answered": len(surest),
         "folds": folds,
@@ -125,10 +126,12 @@ def refusals_by_sureness(
 
 
 def sureness_settings(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """The settings by which [`refusals_by_sureness`] made the dataset of a folder; `None` if it did not."""
+    """The settings by which [`refusals_by_sureness`] made the dataset of a folder, with `questions_digest`, which tells other
+    questions; `None` if it did not."""
     try:
-        found = json.loads((Path(folder) / REPORT).read_text(encoding="utf-8"))["refusal_settings"]
-        return found if found["variant"] == VARIANT else None
+        report = json.loads((Path(folder) / REPORT).read_text(encoding="utf-8"))
+        found = report["refusal_settings"]
+        return found | {"questions_digest": report["questions_digest"]} if found["variant"] == VARIANT else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
