@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, chain
 from types import MappingProxyType
 from typing import Any
 
@@ -227,10 +227,7 @@ class Verification:
     @property
     def failure(self) -> str | None:
         """Why it says nothing: the error, or the reason of the first span that has one; `None` if it says anything."""
-        if self.judged:
-            return None
-        reasons = (span.reason.removeprefix("not judged: ") for span in self.spans if span.reason)
-        return self.error or next(reasons, "no sentence could be judged")
+        return None if self.judged else first_failure([self])
 
     def validate(self, completion: str) -> Verification:
         """Check that every span lies inside `completion`; returns itself. `SpanError` names the first that does not."""
@@ -308,3 +305,11 @@ BETWEEN = "\n\n"
 def _begins(ranges: Sequence[tuple[int, int]]) -> list[int]:
     """Where each part begins in [`scope_text`]'s text."""
     return list(accumulate((last - first + len(BETWEEN) for first, last in ranges[:-1]), initial=0))
+
+
+def first_failure(found: Iterable[Verification]) -> str:
+    """Why verifications say nothing: the first error of all, else the first reason of a span."""
+    found = list(found)
+    errors = (it.error for it in found if it.error)
+    reasons = (span.reason.removeprefix("not judged: ") for it in found for span in it.spans if span.reason)
+    return next(chain(errors, reasons), "no sentence could be judged")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hf_factuality.errors import SpanError
 from hf_factuality.reading.scopes import opens_think, scope_ranges, scope_text
-from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, map_label
+from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, first_failure, map_label
 
 
 SCOPES = json.loads((Path(__file__).parent / "cases" / "scopes.json").read_text("utf-8"))
@@ -192,3 +192,13 @@ def test_findings_in_many_parts_take_no_time():
     shown = Verification(spans=tuple(LabeledSpan(8 * part, 8 * part + 6) for part in range(20_000)))
     found = shown.spread(ranges)
     assert {span.text(text) for span in found.spans} == {"A b c."} and found.gather(ranges) == shown
+
+
+def test_why_nothing_is_said():
+    """An error anywhere tells more than a claim's reason, and that more than nothing."""
+    silent = Verification([LabeledSpan(0, 1, None)])
+    claim = Verification([LabeledSpan(0, 1, None), LabeledSpan(1, 2, None, reason="not judged: cut")])
+    late = Verification(error="timeout")
+    assert [it.failure for it in (silent, claim, late)] == ["no sentence could be judged", "cut", "timeout"]
+    assert Verification([LabeledSpan(0, 1, Label.SUPPORTED)]).failure is Verification().failure is None
+    assert first_failure([silent, claim, late]) == "timeout" and first_failure([silent, claim]) == "cut"

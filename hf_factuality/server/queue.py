@@ -18,7 +18,7 @@ from hf_factuality.evaluation.verify import Tally
 from hf_factuality.reading.completion import read
 from hf_factuality.server.messages import RefusedRequest
 from hf_factuality.spans import LabeledSpan
-from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.base import REQUEST_FAILED, Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, Worker
 from hf_factuality.verifiers.service import CHUNK, NO_EVIDENCE, JudgedRow, VerificationRequest, judge_rows
 
@@ -215,7 +215,10 @@ def _row(judged: JudgedRow) -> dict[str, Any]:
     completion = judged.row.input.completion
 
     def span(it: LabeledSpan) -> dict[str, Any]:
-        return {**it.to_dict(), "text": it.text(completion)}
+        found = {**it.to_dict(), "text": it.text(completion)}
+        if it.reason and it.reason.startswith(REQUEST_FAILED):
+            found["reason"] = f"not judged: {told_error(it.reason.removeprefix(REQUEST_FAILED))}"
+        return found
 
     found = judged.verification
     return {

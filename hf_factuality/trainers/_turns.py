@@ -12,7 +12,7 @@ from typing import Any
 from hf_factuality.io.transcripts import TranscriptTurn, passages_before
 from hf_factuality.offsets import place_empty
 from hf_factuality.reading.scopes import opens_think, skip_closing_think, think_end
-from hf_factuality.spans import BETWEEN, LabeledSpan, TokenOffsets, Verification, token_offsets
+from hf_factuality.spans import BETWEEN, LabeledSpan, TokenOffsets, Verification, first_failure, token_offsets
 from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
 
@@ -188,7 +188,7 @@ def joined(whole: VerificationRequest, turns: Sequence[tuple[SaidTurn, JudgedRow
     if not sent:
         return JudgedRow(row, Verification(), "empty")
     if not any(judged.found.judged for judged in sent):
-        return JudgedRow(row, Verification(error=next(judged.found.failure for judged in sent)))
+        return JudgedRow(row, Verification(error=first_failure(judged.found for judged in sent)))
     spans: list[LabeledSpan] = []
     claims: list[LabeledSpan] = []
     by_claims = any(judged.found.claims for judged in sent)

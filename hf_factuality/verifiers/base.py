@@ -76,6 +76,10 @@ class JudgeInput:
         object.__setattr__(self, "evidence", _checked_passages(self, self.evidence))
 
 
+REQUEST_FAILED = "not judged: the request failed: "
+"""How the reason of a claim begins whose judge gave no answer; what follows are words of its server or client."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A verdict on one claim.

@@ -19,7 +19,7 @@ from typing import Any
 from hf_factuality.errors import JudgingError, SpanError
 from hf_factuality.io.ray import ray_map
 from hf_factuality.io.secrets import redact
-from hf_factuality.spans import Verification
+from hf_factuality.spans import Verification, first_failure
 from hf_factuality.verifiers.base import Verifier, VerifierInput, require_method
 
 
@@ -202,11 +202,11 @@ class GuardedVerifier:
                 results += [*stop.judged, *[Verification(error=error)] * missing]
                 timeouts += 1
         self._timeouts = timeouts
-        failed = [result.failure for result in results if not result.judged]
+        failed = [result for result in results if not result.judged]
         if failed:
             logger.warning(
                 f"{type(self.verifier).__name__}: {len(failed)} of {len(results)} completions could not be judged and "
-                f"are left out; the first: {failed[0]}"
+                f"are left out; the first: {first_failure(failed)}"
             )
         self.last_report = GuardReport(sent=len(inputs), failed=len(failed), seconds=time.perf_counter() - started)
         return results

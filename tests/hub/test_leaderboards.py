@@ -120,7 +120,7 @@ def test_it_is_pushed_with_the_model(benchmark, hub, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"a: 1", b"- 1", b"- {dataset: {id: a/b}, value: 1}", b"[", b"- {value: 1}", b"[" * 1500]
+    "content", [b"", b"a: 1", b"- 1", b"- {dataset: {id: a/b}, value: 1}", b"[", b"- {value: 1}", b"[" * 9000]
 )
 def test_a_file_that_the_hub_cannot_read_is_refused(tmp_path, content):
     write_model(tmp_path / "m")

@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("mcp")
 
 import hf_factuality
-from hf_factuality import Verification, load_verifier
+from hf_factuality import LabeledSpan, Verification, load_verifier
 from hf_factuality.cli.main import _parser
 from hf_factuality.server.queue import told_error
+from hf_factuality.verifiers.base import REQUEST_FAILED
 from tests.conftest import REPOSITORY
 from tests.server.running import call, running, verify
 from tests.server.verifiers import Failing, FailsOnBad, Gated, Hanging, SlowRows
@@ -199,6 +200,21 @@ def test_a_verifier_that_fails_gives_no_score_and_names_no_file():
 )  # fmt: skip
 def test_why_a_verifier_failed_is_told_without_what_it_said(error, told):
     assert told_error(error) == "the verifier failed" + (f" ({told})" if told else "")
+
+
+def test_what_the_server_of_a_judge_said_of_a_claim_is_not_told():
+    class Refused:
+        requires_evidence = True
+
+        def verify(self, inputs):
+            reason = f"{REQUEST_FAILED}HTTP 400: no room in /home/x, at http://10.0.0.1"
+            return [Verification([LabeledSpan(0, 4, None, reason=reason)]) for _ in inputs]
+
+    with running(Refused()) as server:
+        _, answer, _ = verify(server.address, ROW)
+    (span,) = answer["rows"][0]["verification"]["spans"]
+    assert span["reason"] == "not judged: the verifier failed (HTTP 400)"
+    assert "/home" not in json.dumps(answer) and "10.0.0.1" not in json.dumps(answer)
 
 
 def test_a_row_on_which_the_verifier_fails_costs_only_itself():

@@ -18,7 +18,7 @@ from hf_factuality.generation.base import ChatAnswer, ChatModel, ChatRequest, To
 from hf_factuality.generation.client import ChatClient
 from hf_factuality.reading.marks import without_thinking
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
+from hf_factuality.verifiers.base import REQUEST_FAILED, Extractor, JudgeInput, Judgement, Retriever
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
@@ -194,8 +194,9 @@ class JudgeReport:
     def of(cls, verdicts: Sequence[Any], found: Conversed) -> JudgeReport:
         """Of all verdicts of a call, `None` where unknown, and of the conversations that they came from."""
         unknown = [number for number, verdict in enumerate(verdicts) if verdict is None]
-        failed = len(found.failed), next(iter(found.failed.values()), None)
-        return cls(len(verdicts), len(unknown) - failed[0], *failed, sum(number in found.cut for number in unknown))
+        failed, first_error = len(found.failed), next(iter(found.failed.values()), None)
+        cut = sum(number in found.cut for number in unknown)
+        return cls(len(verdicts), len(unknown) - failed, failed, first_error, cut)
 
     @property
     def unknown(self) -> int:
@@ -228,7 +229,7 @@ def raise_limit(cut: int, who: Any, limits: Sequence[str] = ("max_tokens",)) -> 
 def _why_unknown(number: int, found: Conversed) -> dict[str, Any]:
     """Fields of a judgement without a label."""
     if number in found.failed:
-        return {"reason": f"not judged: {found.failed[number]}", "unanswered": True}
+        return {"reason": f"{REQUEST_FAILED}{found.failed[number]}", "unanswered": True}
     if number in found.cut:
         return {"reason": "not judged: the answer of the judge was cut at its length", "unanswered": True}
     return {"reason": "not judged: the answer of the judge is none of its verdicts"}

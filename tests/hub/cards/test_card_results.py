@@ -307,7 +307,7 @@ def test_update_card_writes_the_card_and_nothing_else(trainer, folder, tmp_path,
         (b"---\na: [\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
         (b"---\na: !!python/name:os.system\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
         (b"---\n- a\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
-        (b"---\na: " + b"[" * 1500 + b"\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
+        (b"---\na: " + b"[" * 5000 + b"\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
         (b"---\na: b\n---\n\n## Results\n\n\xe9\n", "README.md cannot be read: .*utf-8"),
     ],
 )

@@ -309,14 +309,16 @@ def test_what_cannot_be_read_or_had_is_unknown_and_counted(caplog):
         found = judge.judge([JudgeInput(claim, EVIDENCE) for claim in ("good", "bad", "rejected", "good")])
         assert [judgement.label for judgement in found] == [Label.SUPPORTED, None, None, Label.SUPPORTED]
         assert [judgement.unanswered for judgement in found] == [False, False, True, False]
-        assert "none of its verdicts" in found[1].reason and found[2].reason.startswith("not judged: HTTP 400")
+        assert "none of its verdicts" in found[1].reason and found[2].reason.startswith(
+            "not judged: the request failed: HTTP 400"
+        )
         report = judge.last_report
         assert (report.claims, report.unparsed, report.failed, report.unknown) == (4, 1, 1, 2)
         assert report.first_error.startswith("HTTP 400") and "2 of 4 claims" in caplog.text
         (refused,) = LLMVerifier("fake", server.url, cache=False).verify(
             [VerifierInput("It is rejected.", None, EVIDENCE)]
         )
-        assert refused.failure.startswith("HTTP 400")  # which reports count and name
+        assert refused.failure.startswith("the request failed: HTTP 400")  # which reports count and name
 
 
 # ---- as a verifier, and with a server that dies
