@@ -81,11 +81,11 @@ def open_dataset(
     columns: Sequence[Sequence[str]] = (),
     **arguments: Any,
 ) -> Dataset:
-    """A split of a dataset on the Hub or in a folder, checked before anything is done with it.
+    """A split of a dataset on the Hub, in a folder or in one file, checked before anything is done with it.
 
     Args:
         name (`str`), config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`):
-            As of `datasets.load_dataset`.
+            As of `datasets.load_dataset`; or a file of JSON Lines, JSON, CSV, TSV or Parquet, whose one split is `"train"`.
         columns (`Sequence[Sequence[str]]`, *optional*):
             Columns that it must have, with text or messages in them; of several lists, one.
         **arguments:
@@ -102,7 +102,12 @@ def open_dataset(
     files = arguments.get("data_files")
     shown = f"{files}" if files else f"dataset {name!r} (configuration {config!r}, split {split!r})"
     try:
-        found = load_dataset(name, config, split=split, **folder_cache(name), **arguments)
+        if Path(name).is_file():
+            found = _file_dataset(name, split, arguments.get("streaming", False))
+        else:
+            found = load_dataset(name, config, split=split, **folder_cache(name), **arguments)
+    except DataError:
+        raise
     except Exception as error:  # what the Hub, a format or a name raises
         # `datasets` hides what is wrong with a file behind "An error occurred while generating the dataset".
         cause = error.__cause__ or error
@@ -115,6 +120,35 @@ def open_dataset(
             why = "; ".join(dict.fromkeys(problem for problems in lacking for problem in problems))
             raise DataError(f"{shown} needs the columns {wanted}: {why}; it has {sorted(found.column_names)}")
     return found
+
+
+def _file_dataset(path: str, split: str, streaming: bool) -> Dataset:
+    """The rows of a file as a dataset, with the columns of all of them."""
+    from datasets import Dataset
+
+    if split != "train":
+        raise DataError(
+            f"{path} is one file, which has no split {split!r}; leave the split out, or name the file that has it"
+        )
+    rows = [row for _, row in read_rows(path)]
+    if strange := next((row for row in rows if not isinstance(row, Mapping)), None):
+        raise DataError(f"{path}: each row must be an object with columns, got {strange!r:.100}")
+    if not rows:
+        raise DataError(f"{path} has no rows")
+    found = Dataset.from_dict(
+        {
+            name: [json_list(row.get(name)) for row in rows]
+            for name in dict.fromkeys(name for row in rows for name in row)
+        }
+    )
+    return found.to_iterable_dataset() if streaming else found
+
+
+def has_split(name: str, config: str | None, split: str) -> bool:
+    """Whether a dataset as [`open_dataset`] reads it has a split."""
+    from datasets import get_dataset_split_names
+
+    return split == "train" if Path(name).is_file() else split in get_dataset_split_names(name, config)
 
 
 def folder_cache(name: str) -> dict[str, str]:

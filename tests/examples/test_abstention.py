@@ -26,12 +26,13 @@ def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_pa
 
 def test_questions_of_a_file(run, tiny_model, tmp_path):
     rows = [{"question": f"Where is {city}?", "answer": ["Poland"]} for city in ("Warsaw", "Lodz")]
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", tmp_path / "out", "--reward", "rlcr",
+    data = tmp_path / "questions.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    run("--model_name_or_path", tiny_model, "--dataset_name", data, "--output_dir", tmp_path / "out", "--reward", "rlcr",
         "--credit", "none", "--factuality_reward_weight", "0", *FEW)  # fmt: skip
     assert (tmp_path / "out" / "model.safetensors").exists()
     with pytest.raises(ValueError, match="unknown preset 'honest'"):
-        run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--reward", "honest", *FEW)
+        run("--model_name_or_path", tiny_model, "--dataset_name", data, "--reward", "honest", *FEW)
 
 
 def test_answers_in_plain_words(run, tiny_model, tmp_path, capsys):

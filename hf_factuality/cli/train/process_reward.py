@@ -8,12 +8,11 @@ accelerate launch --config_file recipes/accelerate/ddp.yaml -m hf_factuality tra
 
 from pathlib import Path
 
-from datasets import get_dataset_split_names
 from trl import ModelConfig, ScriptArguments, get_peft_config
 
 from hf_factuality.cli.train.shared import load_split, model_name, print_measured, read_flags, set_model_kwargs
 from hf_factuality.data import ProcessLabelConfig, process_labels_from, read_questions
-from hf_factuality.data.reading import open_dataset
+from hf_factuality.data.reading import has_split, open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
@@ -37,10 +36,12 @@ def main(words):
     own, script, training, model = read_flags("process_reward", TYPES, words, ("--dataset_name",))
     if own:
         if not script.dataset_name:
-            raise ValueError("give --dataset_name: a repository, or the folder of hf-factuality build-process-labels")
+            raise ValueError(
+                "give --dataset_name: a repository, a file, or the folder of hf-factuality build-process-labels"
+            )
         name, train = model_name(model), load_split(script)
         # All of its rows; the released code trains on the first 1,000.
-        tested = "test" in get_dataset_split_names(script.dataset_name, script.dataset_config)
+        tested = has_split(script.dataset_name, script.dataset_config, "test")
         test = open_dataset(script.dataset_name, script.dataset_config, "test") if tested else None
     else:
         demo, folder = ClosedWorldDemo(), Path(training.output_dir) / "labels"

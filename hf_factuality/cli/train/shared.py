@@ -166,7 +166,7 @@ def model_name(model):
 def load_split(script, *columns, **arguments):
     """The dataset that the flags of TRL's `ScriptArguments` name, which has one of these lists of columns."""
     if not script.dataset_name:
-        raise ValueError("name the data to train on with --dataset_name: a repository on the Hub, or a folder")
+        raise ValueError("name the data to train on with --dataset_name: a repository on the Hub, a folder or a file")
     name = script.dataset_name, script.dataset_config, script.dataset_train_split
     dataset = open_dataset(*name, columns, **arguments)
     dataset.info.description = describe_run(script.dataset_name) or dataset.info.description  # for the card
