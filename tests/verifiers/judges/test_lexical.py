@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
+from hf_factuality.verifiers.judges.lexical import lexicon
 from hf_factuality.verifiers.judges.lexical import text as lexical_text
 from hf_factuality.verifiers.judges.lexical.judge import (
     FEATURES,
@@ -353,3 +354,15 @@ def test_wice_dev(benchmark, data_dir):
     labels = [row["label"] == "supported" for row in rows]
     assert len(rows) == 349
     assert pairwise_auroc([verdict.score or 0.0 for verdict in verdicts], labels) > 0.81
+
+
+def test_what_is_known_of_words_does_not_grow_without_end(monkeypatch):
+    """A server reads new names and numbers for months."""
+    monkeypatch.setattr(lexicon, "MOST_KNOWN", 8)
+    words = lexicon.Lexicon()
+    first = words.keys("rise")
+    for number in range(50):
+        words.keys(f"name{number}")
+        assert words.entry(f"name{number}") is None
+    assert len(words._known) <= 8 and not any(name.startswith("name") for name in words._entries)
+    assert words.keys("rise") == first and words.relation("rise", "fall") == lexicon.OPPOSITE

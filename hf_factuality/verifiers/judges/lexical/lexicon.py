@@ -16,6 +16,8 @@ from typing import NamedTuple
 # How a word of the claim relates to one of the evidence.
 NONE, SISTER, NARROWER, NEAR, WIDER, SAME, OPPOSITE = range(7)
 """`WIDER`: the claim's word says less than the evidence's ("animal" for "dog"), so that it follows; `NARROWER`: more."""
+MOST_KNOWN = 1 << 16
+"""Words whose keys are kept."""
 
 # Opposites that WordNet does not pair, as news and encyclopedias use them. Words of a side stand against all of the other.
 _OPPOSITES = """
@@ -187,7 +189,7 @@ class Lexicon:
             "lying": "lie",
         }
         self._above = senses.split("\n")
-        self._entries: dict[str, _Entry | None] = {}
+        self._entries: dict[str, _Entry] = {}
         self._sides = _sides(_OPPOSITES)
         self._converse = _sides(_CONVERSES)
         self._known: dict[str, frozenset] = {}
@@ -198,17 +200,16 @@ class Lexicon:
 
     def entry(self, word: str) -> _Entry | None:
         """What is known of a word in its basic form; `None`: nothing."""
-        if word not in self._entries:
-            line = self._lines.get(word)
-            if line is None:
-                self._entries[word] = None
-            else:
-                parts, senses, opposites, derived = [*line.split("\t"), "", "", ""][:4]
-                self._entries[word] = _Entry(
-                    parts, tuple(int(sense, 16) for sense in senses.split()), tuple(opposites.split()),
-                    tuple(derived.split()),
-                )  # fmt: skip
-        return self._entries[word]
+        found = self._entries.get(word)
+        if found is None and (line := self._lines.get(word)) is not None:
+            parts, senses, opposites, derived = [*line.split("\t"), "", "", ""][:4]
+            found = self._entries[word] = _Entry(
+                parts,
+                tuple(int(sense, 16) for sense in senses.split()),
+                tuple(opposites.split()),
+                tuple(derived.split()),
+            )
+        return found
 
     def above(self, sense: int) -> list[int]:
         return [int(parent, 16) for parent in self._above[sense].split()]
@@ -239,6 +240,8 @@ class Lexicon:
             found |= {f"#{group}" for group in self._groups.get(word, ())}
             for other in family:
                 found |= _opposed(self, other) | _senses(self, other)
+            if len(self._known) >= MOST_KNOWN:  # a server reads words, names and numbers without end
+                self._known.clear()
             self._known[word] = found = frozenset(found)
         return found
 
