@@ -26,7 +26,7 @@ from hf_factuality.rewards import (
     klcf_rewards,
     think_format_reward,
 )
-from hf_factuality.trainers import CorrectionRollout
+from hf_factuality.trainers import CorrectionRollout, FaithfulPrefixRollout
 from hf_factuality.verifiers import LexicalVerifier
 from tests.conftest import fast_few
 from tests.hub.cards.card_oracle import header_and_text
@@ -37,7 +37,7 @@ from tests.trainers.test_settings import dpo, ppo
 
 
 # The papers' numbers on arXiv, looked up by hand.
-IDS = {"FSPO": "2505.24630", "RLFH": "2406.12221", "KLCF": "2509.23765", "TruthRL": "2509.25760", "KnowRL": "2506.19807",
+IDS = {"FaithRL": "2602.05897", "FSPO": "2505.24630", "RLFH": "2406.12221", "KLCF": "2509.23765", "TruthRL": "2509.25760", "KnowRL": "2506.19807",
        "Binary RAR": "2510.17733", "RLCR": "2507.16806", "DCPO": "2603.09117", "LoVeC": "2505.23912", "CorVer": "2605.29648",
        "Why": "2509.04664", "Learning to Reason": "2508.05618", "Correction": "2502.19613", "Mask-DPO": "2503.02846",
        "DPO": "2305.18290"}  # fmt: skip
@@ -186,6 +186,20 @@ def test_two_turns_are_self_correction(tiny_model, tmp_path):
     assert (
         IDS["Correction"] in text and "self-rewarding-correction" in header["tags"] and "| verifier | none |" in text
     )
+
+
+def test_completions_from_faithful_prefixes(tiny_model, tmp_path):
+    rollout = FaithfulPrefixRollout()
+    _, text = card_of(make(tiny_model, tmp_path, WholeCompletion(), None, None, {}, rollout_func=rollout), tmp_path)
+    assert "trained with FSPO combined with completions that go on from faithful prefixes, after [" in text
+    assert {IDS["FSPO"], IDS["FaithRL"]} == said(text)[1]
+
+
+def test_what_a_stated_confidence_is_for(tiny_model, tmp_path):
+    for reward in ("rlcr", "dcpo"):
+        sentence, _, limits = said(card_of(make(tiny_model, tmp_path, None, None, [reward], PLAIN), tmp_path)[1])
+        assert "with the aim that the confidence that it states is the share" in sentence
+        assert "unsure" not in sentence
 
 
 def test_what_was_checked_against_what(tiny_model, tmp_path):

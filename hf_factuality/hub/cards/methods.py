@@ -105,12 +105,13 @@ _DCPO = Paper("2603.09117", "Decoupling Reasoning and Confidence: Resurrecting C
 _LOVEC = Paper("2505.23912", "LoVeC: Reinforcement Learning for Better Verbalized Confidence in Long-Form Generations")  # fmt: skip
 _CORRECTION = Paper("2502.19613", "Self-rewarding correction for mathematical reasoning")
 _CARR = Paper("2601.06021", "Chaining the Evidence: Robust Reinforcement Learning for Deep Search Agents with Citation-Aware Rubric Rewards")  # fmt: skip
+_FAITHRL = Paper("2602.05897", "Stop Rewarding Hallucinated Steps: Faithfulness-Aware Step-Level Reinforcement Learning for Small Reasoning Models")  # fmt: skip
 _RTUNING = Paper("2311.09677", "R-Tuning: Instructing Large Language Models to Say 'I Don't Know'")
 _CORRECTS = {"name": "Self-rewarding correction", "paper": _CORRECTION, "tag": "self-rewarding-correction",
              "aim": "it finds and mends errors of its own answers"}  # fmt: skip
 _SELF = "The model judges its own answers, without a source: what it is wrong about and sure of it does not revise."
 _GOLD_TAUGHT = "Gold answers were taught as they stand in the data: nothing was checked against a source."
-_SURE = "It declines where models like it were unsure before the last training; later knowledge changes nothing."
+_UNSURE = "It declines where models like it were unsure before the last training; later knowledge changes nothing."
 _WORDS = "It says that it does not know, or is unsure, by what the base model knew when it was asked; later knowledge changes nothing."  # fmt: skip
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -142,6 +143,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "citations": Method("whether what its statements cite supports them", aim="it cites passages that support what it states"),
         "rubrics": Method("the single facts that its answers name and support by citations", paper=_CARR, aim="it cites passages that support what it states"),
         "declining": Method("a reward of declining where a search finds nothing", aim=_DECLINES),
+        "faithful_prefixes": Method("completions that go on from faithful prefixes", paper=_FAITHRL),
         "search_cost": Method("a price for calls of tools", aim=None, limits=()),
         "format": Method("a reward of the format", aim=None, limits=()),
         "process": Method("the steps' scores", aim="its steps are right", limits=("Training follows the model that scored the steps, and it errs.",)),
@@ -157,7 +159,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "rtuning_surest": Method(
             name="R-Tuning by sureness", paper=_RTUNING,
-            tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD_TAUGHT, _SURE),
+            tag="r-tuning", base="SFT", aim=_DECLINES, limits=(_GOLD_TAUGHT, _UNSURE),
             objective="SFT on gold answers to the questions of which models that learnt from the others were surest, and on refusals",
             labelled="none; the probability that a model gave its own answer decides what is declined",
         ),

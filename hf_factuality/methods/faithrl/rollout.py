@@ -27,6 +27,8 @@ class FaithfulPrefixRollout(PolicyRollout):
         `ValueError`: no verifier, or an odd number of completions per prompt or of rows per process.
     """
 
+    card_method = "faithful_prefixes"
+
     def check(self, args: Any, labelled: bool) -> None:
         if not labelled:
             raise ValueError("FaithfulPrefixRollout goes on where a verifier finds a false sentence; pass a verifier")
