@@ -131,16 +131,25 @@ def _file_dataset(path: str, split: str, streaming: bool) -> Dataset:
             f"{path} is one file, which has no split {split!r}; leave the split out, or name the file that has it"
         )
     rows = [row for _, row in read_rows(path)]
-    if strange := next((row for row in rows if not isinstance(row, Mapping)), None):
-        raise DataError(f"{path}: each row must be an object with columns, got {strange!r:.100}")
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise DataError(f"{path}: each row must be an object with columns, got {row!r:.100}")
     if not rows:
         raise DataError(f"{path} has no rows")
-    found = Dataset.from_dict(
-        {
-            name: [json_list(row.get(name)) for row in rows]
-            for name in dict.fromkeys(name for row in rows for name in row)
-        }
-    )
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [json_list(row.get(name)) for row in rows] for name in names}
+    try:
+        found = Dataset.from_dict(columns)
+    except Exception:  # whatever a value is that a column of Arrow cannot hold
+        for name, values in columns.items():
+            try:
+                Dataset.from_dict({name: values})
+            except Exception as error:
+                kinds = sorted({type(value).__name__ for value in values if value is not None})
+                raise DataError(
+                    f"{path}: the values of the column {name!r} ({' and '.join(kinds)}) make no column: {error}"
+                ) from error
+        raise
     return found.to_iterable_dataset() if streaming else found
 
 

@@ -69,11 +69,12 @@ def test_one_file_is_a_dataset(tmp_path, name):
         ('{"prompt": "a"}\n', "test", (), "has no split 'test'"),
         ("", "train", (), "has no rows"),
         ("3\n", "train", (), "each row must be an object"),
+        ("0\n", "train", (), "each row must be an object"),
         ('{"prompt": "a"}\n', "train", [("prompt", "answer")], "needs the columns 'prompt' and 'answer'"),
-        ('{"answer": "a"}\n{"answer": ["b"]}\n', "train", (), "cannot be loaded"),
+        ('{"answer": "a"}\n{"answer": ["b"]}\n', "train", (), "column 'answer' .list and str. make no column"),
         ('{"answer": \n', "train", (), "rows.jsonl"),
     ],
-    ids=["split", "empty", "no object", "columns", "mixed", "cut"],
+    ids=["split", "empty", "no object", "zero", "columns", "mixed", "cut"],
 )
 def test_a_file_that_is_no_dataset(tmp_path, text, split, columns, message):
     path = tmp_path / "rows.jsonl"
