@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -65,14 +66,15 @@ def divided(rows: list[dict], seed: int) -> list[dict]:
     return found
 
 
-def asked(model: str, rows: list[dict], path: Path, system: str = SYSTEM) -> dict[str, dict]:
+def asked(model: str, rows: list[dict], path: Path, system: str = SYSTEM, max_new_tokens: int = 24) -> dict[str, dict]:
     """Answer and outcome of each question, by `hf_factuality.evaluate`; what the file holds is not asked again."""
     known = json.loads(path.read_text()) if path.exists() else {}
     if missing := [with_prompt(row, system) for row in rows if row["id"] not in known]:
         questions = path.with_suffix(".questions.jsonl")
         questions.write_text("".join(json.dumps(row) + "\n" for row in missing))
         found = evaluate(
-            model, dataset=questions, metrics="abstention", match="contained", max_new_tokens=24, temperature=0.0,
+            model, dataset=questions, metrics="abstention", match="contained", max_new_tokens=max_new_tokens,
+            temperature=0.0,
             dtype="float32", batch_size=32, out=path.with_suffix(".results.json"), overwrite=True,
         )  # fmt: skip
         answers = found.answers[0][0]
@@ -85,9 +87,9 @@ def asked(model: str, rows: list[dict], path: Path, system: str = SYSTEM) -> dic
     return known
 
 
-def trained(model: str, dataset: Dataset, folder: Path, seed: int) -> str:
-    """A folder of the model after SFT by the recipe of the demo."""
-    words = ["--config", RECIPE, "--output_dir", str(folder), "--seed", str(seed), "--disable_tqdm", "true"]
+def trained(model: str, dataset: Dataset, folder: Path, seed: int, *more: str) -> str:
+    """A folder of the model after SFT by the recipe of the demo, with more flags."""
+    words = ["--config", RECIPE, "--output_dir", str(folder), "--seed", str(seed), "--disable_tqdm", "true", *more]
     _, training, settings = TrainingParser("rtuning", TYPES).read(words)
     set_model_kwargs(training, settings)
     trainer = SFTTrainer(model, training, train_dataset=dataset, peft_config=get_peft_config(settings))
@@ -309,13 +311,13 @@ def front(seeds: list[int], out: Path) -> None:
             print(f"| {share} | {' | '.join(shown)} |")
 
 
-def print_table(arms: list[str], per_seed: list[dict]) -> None:
+def print_table(arms: list[str], per_seed: list[dict], columns: Sequence[str] = FIGURES) -> None:
     """Mean and standard deviation of each figure of each arm."""
     for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
-        print(f"\n| {title} | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
+        print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
         for arm in arms:
             cells = []
-            for figure in FIGURES:
+            for figure in columns:
                 values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
                 spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
                 cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")

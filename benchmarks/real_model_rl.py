@@ -18,6 +18,7 @@ import os
 import shutil
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 
 os.environ.setdefault("CI", "1")
@@ -76,16 +77,18 @@ def warm_model(model: str, halves: list[list[dict]], known: dict[str, dict], fol
     return str(place)
 
 
-def reinforced(model: str, rows: list[dict], folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
-    """A folder of the model after GRPO on the rows."""
-    config = FactGRPOConfig(
-        str(folder), credit="none", factuality_reward_weight=0.0, per_device_train_batch_size=32, gradient_accumulation_steps=2,
-        num_generations=8, max_completion_length=16, learning_rate=args.learning_rate, lr_scheduler_type="constant_with_warmup",
-        warmup_steps=3, num_train_epochs=args.epochs, temperature=1.0, beta=0.0, seed=seed, **PLAIN,
-    )  # fmt: skip
+def reinforced(
+    model: str, rows: list[dict], folder: Path, seed: int, rewards: Any, args: argparse.Namespace, **more: Any
+) -> str:
+    """A folder of the model after GRPO on the rows, with more settings."""
+    settings = {
+        "per_device_train_batch_size": 32, "gradient_accumulation_steps": 2, "num_generations": 8, "max_completion_length": 16,
+        "temperature": 1.0, "beta": 0.0, "learning_rate": args.learning_rate, "num_train_epochs": args.epochs,
+        "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3, "credit": "none", "factuality_reward_weight": 0.0,
+    }  # fmt: skip
+    config = FactGRPOConfig(str(folder), seed=seed, **PLAIN | settings | more)
     data = Dataset.from_list([{"prompt": row["prompt"], "answer": row["answer"]} for row in rows])
-    reward = AbstentionReward(GRPO[arm], tags=False)
-    return finished(FactGRPOTrainer(model, reward, config, data, verifier=None, peft_config=LORA), folder)
+    return finished(FactGRPOTrainer(model, rewards, config, data, verifier=None, peft_config=LORA), folder)
 
 
 def pairs(model: str, rows: list[dict], path: Path, seed: int) -> list[dict]:
@@ -150,8 +153,11 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
             path.unlink(missing_ok=True)
             warm = warm_model(model, halves, known, folder, seed)
             place = folder / name.replace(" ", "-")
-            train = reinforced if arm in GRPO else preferring
-            tuned = warm if arm == "SFT on half" else train(warm, halves[1], place, seed, arm, args)
+            if arm in GRPO:
+                rewards = AbstentionReward(GRPO[arm], tags=False)
+                tuned = reinforced(warm, halves[1], place, seed, rewards, args)
+            else:
+                tuned = warm if arm == "SFT on half" else preferring(warm, halves[1], place, seed, arm, args)
             asked(tuned, test, path)
             done.write_text(str(perplexity(tuned)))
             if tuned != warm:
