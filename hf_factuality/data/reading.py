@@ -103,7 +103,7 @@ def open_dataset(
     shown = f"{files}" if files else f"dataset {name!r} (configuration {config!r}, split {split!r})"
     try:
         if Path(name).is_file():
-            found = _file_dataset(name, split, arguments.get("streaming", False))
+            found = _file_dataset(name, config, split, arguments.get("streaming", False))
         else:
             found = load_dataset(name, config, split=split, **folder_cache(name), **arguments)
     except DataError:
@@ -122,14 +122,15 @@ def open_dataset(
     return found
 
 
-def _file_dataset(path: str, split: str, streaming: bool) -> Dataset:
+def _file_dataset(path: str, config: str | None, split: str, streaming: bool) -> Dataset:
     """The rows of a file as a dataset, with the columns of all of them."""
     from datasets import Dataset
 
-    if split != "train":
-        raise DataError(
-            f"{path} is one file, which has no split {split!r}; leave the split out, or name the file that has it"
-        )
+    for what, given in (("split", split != "train" and split), ("configuration", config)):
+        if given:
+            raise DataError(
+                f"{path} is one file, which has no {what} {given!r}; leave it out, or name the file that you mean"
+            )
     rows = [row for _, row in read_rows(path)]
     for row in rows:
         if not isinstance(row, Mapping):

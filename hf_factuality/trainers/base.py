@@ -201,7 +201,7 @@ class PolicyRollout:
     revises = False
     """Whether a completion is an answer and its revision."""
     card_method: str | None = None
-    """Its row of [`~hf_factuality.hub.cards.methods.METHODS`], where it belongs to a method of which no reward tells."""
+    """Its row of [`~hf_factuality.hub.cards.methods.METHODS`], where it belongs to a method of which no reward tells; not inherited."""
 
     def check(self, args: Any, labelled: bool) -> None:
         """Raises `ValueError` where it cannot be used with these arguments; `labelled`, whether a verifier labels completions."""

@@ -559,7 +559,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         rewarded = labelled and args.factuality_reward_weight > 0
         fspo = labelled and args.credit == "flip" and (rewarded or args.variant == "released")
         weights = [*(args.reward_weights or [1.0] * len(own)), *[1.0] * len(paid)]
-        sampled = getattr(rollout, "card_method", None)
+        sampled = vars(type(rollout)).get("card_method")  # its exact class: what another one does nobody knows
         return reward_method(
             [*own, *paid], weights, "GRPO",
             more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo) + [sampled] * (sampled is not None),

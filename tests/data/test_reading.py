@@ -81,3 +81,9 @@ def test_a_file_that_is_no_dataset(tmp_path, text, split, columns, message):
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         open_dataset(str(path), split=split, columns=columns)
+
+
+def test_a_file_has_no_configuration(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    with pytest.raises(DataError, match="has no configuration 'hard'"):
+        open_dataset(str(tmp_path / "rows.jsonl"), "hard")

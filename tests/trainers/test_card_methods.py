@@ -193,6 +193,9 @@ def test_completions_from_faithful_prefixes(tiny_model, tmp_path):
     _, text = card_of(make(tiny_model, tmp_path, WholeCompletion(), None, None, {}, rollout_func=rollout), tmp_path)
     assert "trained with FSPO combined with completions that go on from faithful prefixes, after [" in text
     assert {IDS["FSPO"], IDS["FaithRL"]} == said(text)[1]
+    own = type("Own", (FaithfulPrefixRollout,), {})()
+    _, text = card_of(make(tiny_model, tmp_path, WholeCompletion(), None, None, {}, rollout_func=own), tmp_path)
+    assert {IDS["FSPO"]} == said(text)[1]
 
 
 def test_what_a_stated_confidence_is_for(tiny_model, tmp_path):
