@@ -12,29 +12,22 @@ A run that was stopped goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import shutil
 import statistics
 from pathlib import Path
 
 
 os.environ.setdefault("CI", "1")
 
-import torch
 from datasets import Dataset
-from real_model import FACTS, asked, divided, figures, fold, perplexity, print_table, trained, with_prompt
-from real_model_rl import reinforced
-from transformers import AutoTokenizer
+from real_model import figures, print_table, trained, with_prompt
+from real_model_rl import answered, by_split, reinforced, set_up
 
-from hf_factuality.demos.real_model import find_model
-from hf_factuality.functional.answers import contained_match
-from hf_factuality.io.rows import read_rows
 from hf_factuality.metrics import compute
-from hf_factuality.reading import extract_answer, stated_confidence
+from hf_factuality.reading import stated_confidence
 from hf_factuality.rewards import AbstentionReward, DCPORewards, RLCRReward
-from hf_factuality.trainers.lm_head import score_labelled_positions_on_cpus
+from hf_factuality.rewards.answers import FSPOAnswerReward
 
 
 ASKED = (
@@ -54,16 +47,12 @@ FIGURES = (
 )  # fmt: skip
 
 
-def contained_reward(completions, answer, **columns) -> list[float]:
-    """1 if the words of the gold answer stand in the answer, as `figures` counts it."""
-    texts = [extract_answer(own if isinstance(own, str) else own[-1]["content"]) or "" for own in completions]
-    return [float(contained_match(text, [gold])) for text, gold in zip(texts, answer, strict=True)]
-
-
+# The words of the gold answer stand in the answer, as `figures` counts it.
+SCORER = FSPOAnswerReward(require_format=False, default_data_source="contained")
 REWARDS = {
-    "right answers alone": lambda: AbstentionReward("binary", scorer=contained_reward),
-    "RLCR": lambda: RLCRReward(scorer=contained_reward),
-    "DCPO": lambda: DCPORewards(scorer=contained_reward).both,
+    "right answers alone": lambda: AbstentionReward("binary", scorer=SCORER),
+    "RLCR": lambda: RLCRReward(scorer=SCORER),
+    "DCPO": lambda: DCPORewards(scorer=SCORER).both,
 }
 
 
@@ -108,42 +97,25 @@ def calibration(rows: list[dict], found: dict[str, dict], stated: dict[str, floa
 
 
 def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    torch.set_num_threads(1)
-    score_labelled_positions_on_cpus()
-    model, folder = find_model(), args.out / f"seed{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer, everything = AutoTokenizer.from_pretrained(model), [row for _, row in read_rows(FACTS)]
-    base = asked(model, everything, args.out / "base.json")
-    rows = divided(everything, seed)
-    test = [row for row in rows if row["split"] != "train"]
-    training = [with_prompt(row) for row in rows if row["split"] == "train"]
-    known, tested = fold(model, training, test, folder, seed, 0)
-    halves = [[with_prompt(row, ASKED) for row in training if (row["id"] in known) is side] for side in (True, False)]
+    own = set_up(seed, args.out)
+    halves = [[with_prompt(row, ASKED) for row in half] for half in own.halves]
     results = {}
     for arm in args.arms:
-        name = f"confidence {arm}"
-        path, done = folder / f"{name}.json", folder / f"{name}.perplexity"
+
+        def tune(place: Path, arm: str = arm) -> str:
+            warm = warm_model(own.model, halves[0], own.known, own.folder, seed)
+            return warm if arm == "SFT" else reinforced(warm, halves[1], place, seed, REWARDS[arm](), args, **GRPO)
+
         if arm == OWN:
-            found, done = tested, folder / "fold0.perplexity"
-            stated = {key: math.exp(own["sure"]) for key, own in found.items()}
+            found, level = own.tested, float((own.folder / "fold0.perplexity").read_text())
+            stated = {key: math.exp(it["sure"]) for key, it in found.items()}
         else:
-            if not done.exists():
-                path.unlink(missing_ok=True)
-                warm = warm_model(model, halves[0], known, folder, seed)
-                place, tuned = folder / name.replace(" ", "-"), warm
-                if arm != "SFT":
-                    tuned = reinforced(warm, halves[1], place, seed, REWARDS[arm](), args, **GRPO)
-                asked(tuned, test, path, ASKED, TOKENS)
-                done.write_text(str(perplexity(tuned)))
-                if tuned != warm:
-                    shutil.rmtree(place)  # half a gigabyte
-            found = json.loads(path.read_text())
-            stated = {key: stated_confidence(own["text"]) for key, own in found.items()}
-        for where in ("test", "other_relation"):
-            own = [row for row in test if row["split"] == where]
-            results[f"{arm} | {where}"] = {
-                **figures(own, found, base, tokenizer), **calibration(own, found, stated), "perplexity": float(done.read_text()),
-            }  # fmt: skip
+            how = {"system": ASKED, "max_new_tokens": TOKENS}
+            found, level = answered(own.folder, f"confidence {arm}", own.test, tune, **how)
+            stated = {key: stated_confidence(it["text"]) for key, it in found.items()}
+        for where, rows in by_split(own.test):
+            about = {**figures(rows, found, own.base, own.tokenizer), **calibration(rows, found, stated)}
+            results[f"{arm} | {where}"] = {**about, "perplexity": level}
         print(seed, arm, {name: round(value, 3) for name, value in results[f"{arm} | test"].items()}, flush=True)
     return results
 

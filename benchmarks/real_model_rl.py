@@ -16,8 +16,10 @@ import argparse
 import json
 import os
 import shutil
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -64,6 +66,52 @@ PLAIN = {
     "bf16": False, "gradient_checkpointing": False, "logging_steps": 1, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
     "model_init_kwargs": {"dtype": "float32"},
 }  # fmt: skip
+
+
+def set_up(seed: int, out: Path) -> SimpleNamespace:
+    """The model and the questions of a seed. `known` and `tested` are answers of a model that was trained on `halves[1]`: to
+    `halves[0]`, and to the test."""
+    torch.set_num_threads(1)
+    score_labelled_positions_on_cpus()
+    model, folder = find_model(), out / f"seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    everything = [row for _, row in read_rows(FACTS)]
+    base = asked(model, everything, out / "base.json")
+    rows = divided(everything, seed)
+    test = [row for row in rows if row["split"] != "train"]
+    training = [with_prompt(row) for row in rows if row["split"] == "train"]
+    known, tested = fold(model, training, test, folder, seed, 0)
+    halves = [[row for row in training if (row["id"] in known) is side] for side in (True, False)]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return SimpleNamespace(
+        model=model,
+        folder=folder,
+        base=base,
+        test=test,
+        known=known,
+        tested=tested,
+        halves=halves,
+        tokenizer=tokenizer,
+    )
+
+
+def answered(
+    folder: Path, name: str, test: list[dict], tune: Callable[[Path], str], **how: Any
+) -> tuple[dict[str, dict], float]:
+    """Answers to the test, and the perplexity, of the model that `tune` makes, which is not kept; those of an earlier run if it
+    came so far. `how`: as of `asked`."""
+    path, done, place = folder / f"{name}.json", folder / f"{name}.perplexity", folder / name.replace(" ", "-")
+    if not done.exists():  # written last
+        path.unlink(missing_ok=True)
+        tuned = tune(place)
+        asked(tuned, test, path, **how)
+        done.write_text(str(perplexity(tuned)))
+        shutil.rmtree(place, ignore_errors=True)  # half a gigabyte; what others go on from lies elsewhere
+    return json.loads(path.read_text()), float(done.read_text())
+
+
+def by_split(test: list[dict]) -> list[tuple[str, list[dict]]]:
+    return [(where, [row for row in test if row["split"] == where]) for where in ("test", "other_relation")]
 
 
 def warm_model(model: str, halves: list[list[dict]], known: dict[str, dict], folder: Path, seed: int) -> str:
@@ -134,41 +182,19 @@ def finished(trainer, folder: Path) -> str:
 
 
 def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    torch.set_num_threads(1)
-    score_labelled_positions_on_cpus()
-    model, folder = find_model(), args.out / f"seed{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer, everything = AutoTokenizer.from_pretrained(model), [row for _, row in read_rows(FACTS)]
-    base = asked(model, everything, args.out / "base.json")
-    rows = divided(everything, seed)
-    test = [row for row in rows if row["split"] != "train"]
-    training = [with_prompt(row) for row in rows if row["split"] == "train"]
-    known, _ = fold(model, training, test, folder, seed, 0)
-    halves = [[row for row in training if (row["id"] in known) is side] for side in (True, False)]
+    own = set_up(seed, args.out)
     results = {}
     for arm in args.arms:
-        name = f"rl {arm}"
-        path, done = folder / f"{name}.json", folder / f"{name}.perplexity"
-        if not done.exists():
-            path.unlink(missing_ok=True)
-            warm = warm_model(model, halves, known, folder, seed)
-            place = folder / name.replace(" ", "-")
+
+        def tune(place: Path, arm: str = arm) -> str:
+            warm = warm_model(own.model, own.halves, own.known, own.folder, seed)
             if arm in GRPO:
-                rewards = AbstentionReward(GRPO[arm], tags=False)
-                tuned = reinforced(warm, halves[1], place, seed, rewards, args)
-            else:
-                tuned = warm if arm == "SFT on half" else preferring(warm, halves[1], place, seed, arm, args)
-            asked(tuned, test, path)
-            done.write_text(str(perplexity(tuned)))
-            if tuned != warm:
-                shutil.rmtree(place)  # half a gigabyte
-        found = json.loads(path.read_text())
-        for where in ("test", "other_relation"):
-            own = [row for row in test if row["split"] == where]
-            results[f"{arm} | {where}"] = {
-                **figures(own, found, base, tokenizer),
-                "perplexity": float(done.read_text()),
-            }
+                return reinforced(warm, own.halves[1], place, seed, AbstentionReward(GRPO[arm], tags=False), args)
+            return preferring(warm, own.halves[1], place, seed, arm, args) if arm in DPO else warm
+
+        found, level = answered(own.folder, f"rl {arm}", own.test, tune)
+        for where, rows in by_split(own.test):
+            results[f"{arm} | {where}"] = {**figures(rows, found, own.base, own.tokenizer), "perplexity": level}
     return results
 
 
