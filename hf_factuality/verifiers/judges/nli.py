@@ -6,6 +6,7 @@ Importing this module loads neither torch nor transformers.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -24,6 +25,8 @@ from hf_factuality.verifiers.judges.pairs import (
 )
 
 
+DECODER_GAP = "\n\n"
+"""Between premise and claim, for a tokenizer that puts no token of its own there."""
 _ROLE_OF = {
     SUPPORTED: "entailment entailed entails supported supports support consistent factual factual_consistent grounded",
     CONTRADICTED: "contradiction contradicted contradicts contradictory refuted refutes refute",
@@ -188,13 +191,19 @@ class NLIJudge(ClassifierJudge):
             return Judgement(Label.CONTRADICTED, found.score, premises[worst])
         return Judgement(Label.UNVERIFIABLE, found.score, found.evidence)
 
+    @functools.cached_property
+    def _gap(self) -> str:
+        """What stands before a claim where the tokenizer parts it from the premise by nothing, as those of decoders do."""
+        marks = self.tokenizer("a", "b", return_special_tokens_mask=True)["special_tokens_mask"]
+        return "" if re.search("01+0", "".join(map(str, marks))) else DECODER_GAP
+
     def _overhead(self) -> int:
-        return self.tokenizer.num_special_tokens_to_add(pair=True)
+        return self.tokenizer.num_special_tokens_to_add(pair=True) + sum(self._count([self._gap]))
 
     def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
         return self.tokenizer(
             [without_special_tokens(premise, self.tokenizer) for premise, _ in pairs],
-            [without_special_tokens(claim, self.tokenizer) for _, claim in pairs],
+            [self._gap + without_special_tokens(claim, self.tokenizer) for _, claim in pairs],
             truncation="only_first",  # windows fit; this only catches a token or two gained by cutting
             max_length=self.max_length,
         )

@@ -4,13 +4,21 @@ import math
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizerFast,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+)
 
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, Judgement, NLIJudge, NLIVerifier, VerifierInput
 from hf_factuality.verifiers.judges import pairs
 from hf_factuality.verifiers.judges.nli import nli_roles
 from tests.tables import cases
+from tests.tiny import save_tiny_model
 
 
 WORDS = (
@@ -371,3 +379,47 @@ def test_padding_is_the_tokenizers(three_way):
         padded = judge._padded(encoded, range(3))
         for name, expected in judge.tokenizer.pad(encoded, return_tensors="pt").items():
             assert padded[name].equal(expected)
+
+
+def save_decoder(folder):
+    """A Llama that classifies, without the padding token in its config, as those of some releases."""
+    tokenizer = AutoTokenizer.from_pretrained(save_tiny_model(folder))
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=128, pad_token_id=None, id2label={0: "not_supported", 1: "supported"},
+    )  # fmt: skip
+    model = LlamaForSequenceClassification(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder), tokenizer, model.eval()
+
+
+def test_a_decoder_reads_where_the_claim_begins(tmp_path):
+    folder, tokenizer, model = save_decoder(tmp_path)
+    judge = NLIJudge(folder, device="cpu")
+    pairs = [
+        ("He sat.", "She was born."),
+        ("He sat. She", "was born."),
+        ("He sat.", "She was born in a red mat, and sat."),
+    ]
+    ids = judge._encode(pairs)["input_ids"]
+    assert tokenizer.decode(ids[0]) == "He sat.\n\nShe was born."
+    found = judge.judge([JudgeInput(claim, (premise,)) for premise, claim in pairs])
+    with torch.no_grad():
+        alone = [model(torch.tensor([own])).logits.softmax(-1)[0, 1].item() for own in ids]
+    assert [one.score for one in found] == pytest.approx(alone, abs=1e-5)  # padded to one length
+    assert found[0].score != pytest.approx(found[1].score, abs=1e-4)
+
+
+def test_windows_of_a_decoder_leave_room_for_what_parts_them(tmp_path):
+    folder, _, _ = save_decoder(tmp_path)
+    judge = NLIJudge(folder, device="cpu", max_length=32)
+    item = JudgeInput(CLAIM, (LONG,))
+    (premises,) = judge._windows([item])
+    ids = judge._encode([(premise, CLAIM) for premise in premises])["input_ids"]
+    assert len(premises) > 2 and max(map(len, ids)) <= 32
+    assert [judge.tokenizer.decode(own) for own in ids] == [f"{premise}\n\n{CLAIM}" for premise in premises]
