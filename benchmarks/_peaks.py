@@ -7,17 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
 
-
-def resident() -> float:
-    """Peak of this process in MiB, by Linux: `getrusage` would hand down that of the process which started it."""
+def resident(peak: bool = True) -> float:
+    """Peak of this process in MiB, or what it holds now, by Linux: `getrusage` would hand down that of the process which started it."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    field = "VmHWM" if peak else "VmRSS"
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def print_peak(before: float) -> None:
     """Print for `peak_of_a_process` the peak of the device where there is one, else that of this process, which held `before`."""
+    import torch  # a script sets threads before it comes in
+
     on_device = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
     print(json.dumps([on_device or resident(), on_device or resident() - before]))
 

@@ -15,13 +15,14 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import ClassVar
+
+from _peaks import resident, summary
 
 
 os.environ.setdefault("CI", "1")
@@ -150,13 +151,6 @@ def build_trl(args: argparse.Namespace, folder: str, callback):
     )  # fmt: skip
 
 
-def resident(peak: bool) -> float:
-    """Of this process in MiB, by Linux: `getrusage` would hand down that of the process which started it."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    field = "VmHWM" if peak else "VmRSS"
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
-
-
 def one(args: argparse.Namespace) -> None:
     """Train one of them in this process and print what it took."""
     import torch
@@ -186,7 +180,7 @@ def one(args: argparse.Namespace) -> None:
     on_device = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
     print(json.dumps({
         "trl": trl.__version__, "samples per second": samples / wall,
-        "samples per second of a processor": samples / processor, "peak": on_device or resident(peak=True), "peak above the start": on_device or resident(peak=True) - before,
+        "samples per second of a processor": samples / processor, "peak": on_device or resident(), "peak above the start": on_device or resident() - before,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "seconds": {"generate": generate, "passes and rewards": wall - generate - update, "update": update},
     }))  # fmt: skip
@@ -205,11 +199,6 @@ def launch(which: str, args: argparse.Namespace, models: Path) -> dict:
     found = json.loads(done.stdout.splitlines()[-1])
     print(which, found, flush=True)
     return found
-
-
-def summary(values: list[float]) -> dict:
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "sd": sd, "median": statistics.median(values), "values": values}
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -258,7 +247,7 @@ def main(argv: list[str] | None = None) -> dict:
         print(f"share of TRL's step, {name}: mean {value['mean']:.3f}")
     record["ours over TRL's"] = {name: summary(values) for name, values in found.items()}
     for name, value in record["ours over TRL's"].items():
-        sd = "" if value["sd"] is None else f", sd {value['sd']:.3f}"
+        sd = f", sd {value['sd']:.3f}" if len(value["values"]) > 1 else ""
         print(
             f"{name}, ours over TRL's: mean {value['mean']:.3f}{sd}, median {value['median']:.3f} (n={args.repeats})"
         )

@@ -40,13 +40,14 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 
 os.environ.setdefault("CI", "1")
 
+from _peaks import summary
 from _verifier_memory import MEMORY_CASES, Row, made_rows, memory
 
 from hf_factuality.generation.client import ChatClient
@@ -80,12 +81,6 @@ def read_rows(data: Path | None, count: int) -> list[Row]:
         for claim, texts in found
         if len(texts) == 10 and len(claim.split()) + len(" ".join(texts).split()) < 250
     ][:count]
-
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation (0 of one value)."""
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.mean(values), "sd": spread, "values": list(values)}
 
 
 def alternate(arms: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

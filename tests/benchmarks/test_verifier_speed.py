@@ -46,4 +46,6 @@ def test_arms_take_turns():
     seconds = verifier_speed.alternate({"a": lambda: arm("a", 6.0), "b": lambda: arm("b", 2.0)}, 3)
     assert calls == ["a", "b", "b", "a", "a", "b"]
     # By hand: 6 / 2 each time.
-    assert verifier_speed.ratios(seconds, "a", "b") == {"mean": 3.0, "sd": 0.0, "values": [3.0, 3.0, 3.0]}
+    assert verifier_speed.ratios(seconds, "a", "b") == {
+        "mean": 3.0, "sd": 0.0, "median": 3.0, "values": [3.0, 3.0, 3.0],
+    }  # fmt: skip
