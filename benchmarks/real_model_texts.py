@@ -84,7 +84,7 @@ def question(passage: str, number: int) -> dict:
 def preferred(model: str, data: Dataset, folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
     """A folder of the model after Mask-DPO or F-DPO on pairs of its own texts."""
     shared = {
-        "beta": 0.1, "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": args.dpo_learning_rate,
+        "beta": 0.1, "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": args.learning_rate,
         "lr_scheduler_type": "cosine", "warmup_steps": 0.1, "seed": seed, "precompute_ref_log_probs": True,
     } | PLAIN  # fmt: skip
     if arm == "Mask-DPO":
@@ -204,8 +204,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="of GRPO, of eight passages and four texts each")
     # Half of what the model says at 0.6 is supported (seed 0), at 1 next to nothing.
     parser.add_argument("--temperature", type=float, default=0.6, help="at which texts are drawn")
-    parser.add_argument("--learning_rate", type=float, default=1e-3, help="of GRPO; chosen on seed 0")
-    parser.add_argument("--dpo_learning_rate", type=float, default=3e-4)
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="of GRPO and of DPO; chosen on seed 0")
     parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
     per_seed = [run(seed, args) for seed in args.seeds]
