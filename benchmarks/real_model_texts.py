@@ -58,7 +58,7 @@ GRPO = {
     "gae": {"credit": "gae", "credit_scale": 0.95, "verify_scope": "completion"},
     "KLCF": {},
 }
-DPO = ("Mask-DPO", "F-DPO")
+DPO = ("DPO", "Mask-DPO", "F-DPO")
 ARMS = ("base", *DPO, *GRPO)
 SHOWN = ("supported", "supported by words", "sentences", "tokens", "words of the passage")
 FIGURES = (*SHOWN, "perplexity", *(f"{name}, drawn" for name in SHOWN))
@@ -82,7 +82,7 @@ def question(passage: str, number: int) -> dict:
 
 
 def preferred(model: str, data: Dataset, folder: Path, seed: int, arm: str, args: argparse.Namespace) -> str:
-    """A folder of the model after Mask-DPO or F-DPO on pairs of its own texts."""
+    """A folder of the model after DPO or a relative of it on pairs of its own texts."""
     shared = {
         "beta": 0.1, "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": args.learning_rate,
         "lr_scheduler_type": "cosine", "warmup_steps": 0.1, "seed": seed, "precompute_ref_log_probs": True,
@@ -92,7 +92,10 @@ def preferred(model: str, data: Dataset, folder: Path, seed: int, arm: str, args
             model, args=MaskDPOConfig(str(folder), **shared), train_dataset=data, peft_config=LORA
         )
     else:
-        trainer = FDPOTrainer(model, args=FDPOConfig(str(folder), **shared), train_dataset=data, peft_config=LORA)
+        # Without a margin it is DPO, since no pair prefers a text with more false sentences.
+        margin = {"factuality_margin": 0.0} if arm == "DPO" else {}
+        config = FDPOConfig(str(folder), **margin, **shared)
+        trainer = FDPOTrainer(model, args=config, train_dataset=data, peft_config=LORA)
     return finished(trainer, folder)
 
 
