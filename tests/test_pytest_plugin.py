@@ -52,7 +52,9 @@ def suite(pytester, monkeypatch):
         if ini:
             pytester.makeini(f"[pytest]\n{ini}\n")
         run = pytester.runpytest_subprocess if new_process else pytester.runpytest_inprocess
-        return run("-p", "hf_factuality.pytest_plugin", "-p", "no:cacheprovider", *flags)
+        # The plugin may have been imported in this process by another test: pytest warns that it cannot rewrite it then.
+        unwarned = "-W", "ignore::pytest.PytestAssertRewriteWarning"
+        return run("-p", "hf_factuality.pytest_plugin", "-p", "no:cacheprovider", *unwarned, *flags)
 
     return run
 
