@@ -25,8 +25,6 @@ from hf_factuality.verifiers.judges.pairs import (
 )
 
 
-DECODER_GAP = "\n\n"
-"""Between premise and claim, for a tokenizer that puts no token of its own there."""
 _ROLE_OF = {
     SUPPORTED: "entailment entailed entails supported supports support consistent factual factual_consistent grounded",
     CONTRADICTED: "contradiction contradicted contradicts contradictory refuted refutes refute",
@@ -93,7 +91,8 @@ class NLIJudge(ClassifierJudge):
 
     Implements [`~hf_factuality.verifiers.base.Judge`]. Each passage is a premise of its own; one that does not fit
     `max_length` together with the claim is cut into windows of whole sentences (a longer sentence into pieces), so
-    that no evidence is dropped. Facts that only several premises together entail are not found.
+    that no evidence is dropped. Facts that only several premises together entail are not found. Where the tokenizer puts
+    no token of its own between the two, as those of decoders, an empty line stands before the claim.
 
     Rule: let E and C be the maxima over all premises of P(entailment) and P(contradiction). The label is `SUPPORTED`
     if E >= `threshold` and E >= C, `CONTRADICTED` if C >= `contradiction_threshold` and C > E, else `UNVERIFIABLE`.
@@ -195,7 +194,7 @@ class NLIJudge(ClassifierJudge):
     def _gap(self) -> str:
         """What stands before a claim where the tokenizer parts it from the premise by nothing, as those of decoders do."""
         marks = self.tokenizer("a", "b", return_special_tokens_mask=True)["special_tokens_mask"]
-        return "" if re.search("01+0", "".join(map(str, marks))) else DECODER_GAP
+        return "" if re.search("01+0", "".join(map(str, marks))) else "\n\n"
 
     def _overhead(self) -> int:
         return self.tokenizer.num_special_tokens_to_add(pair=True) + sum(self._count([self._gap]))

@@ -175,9 +175,8 @@ class ClassifierJudge:
             self.model = int8_model(self.model)
         if self.tokenizer.pad_token is None and self.batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
-        if (
-            getattr(self.model.config, "pad_token_id", None) is None
-        ):  # by which a decoder's classifier finds the last token
+        # By it the classifier of a decoder finds the last token.
+        if getattr(self.model.config, "pad_token_id", None) is None:
             self.model.config.pad_token_id = self.tokenizer.pad_token_id
         self.model.eval()
         self.roles = [NOT_SUPPORTED, SUPPORTED]
