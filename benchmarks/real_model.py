@@ -18,7 +18,7 @@ import os
 import random
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -288,48 +288,60 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     return results
 
 
+def mean_and_deviation(values: Sequence[float], digits: int = 3) -> str:
+    known = [value for value in values if not math.isnan(value)]
+    deviation = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.{digits}f}{deviation}" if known else "-"
+
+
+def print_rows(
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 3
+) -> None:
+    """Mean and standard deviation of each figure of each row, over its seeds."""
+    print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name, per_seed in rows.items():
+        cells = [mean_and_deviation([own[column] for own in per_seed], digits) for column in columns]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
 def front(seeds: list[int], out: Path) -> None:
     """Print what the arm `HALF` gives at other thresholds: those from which on a share of the held half is answered."""
     base, everything = json.loads((out / "base.json").read_text()), [row for _, row in read_rows(FACTS)]
     tokenizer = AutoTokenizer.from_pretrained(find_model())
     columns = ("right", "wrong", "declined", "precision", "right kept", "wrong left")
     for where in ("test", "other_relation"):
-        print(f"\n| share answered | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        by_share: dict[str, list[dict[str, float]]] = {}
         for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
-            per_seed = []
             for seed in seeds:
                 held, tested = (
                     json.loads((out / f"seed{seed}" / name).read_text()) for name in ("fold0.json", "fold0.test.json")
                 )
                 rows = [row for row in divided(everything, seed) if row["split"] == where]
-                per_seed.append(figures(rows, declining_below(surest(held, share), tested), base, tokenizer))
-            cells = [[own[name] for own in per_seed] for name in columns]
-            shown = [
-                f"{statistics.fmean(it):.2f} ± {statistics.stdev(it):.2f}" if len(it) > 1 else f"{it[0]:.2f}"
-                for it in cells
-            ]
-            print(f"| {share} | {' | '.join(shown)} |")
+                found = figures(rows, declining_below(surest(held, share), tested), base, tokenizer)
+                by_share.setdefault(str(share), []).append(found)
+        print_rows("share answered", columns, by_share, digits=2)
 
 
 def print_table(arms: list[str], per_seed: list[dict], columns: Sequence[str] = FIGURES) -> None:
-    """Mean and standard deviation of each figure of each arm."""
+    """A table per kind of questions, with a row per arm."""
     for where, title in (("test", "other subjects"), ("other_relation", "other relations")):
-        print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-        for arm in arms:
-            cells = []
-            for figure in columns:
-                values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
-                spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")
-            print(f"| {arm} | {' | '.join(cells)} |")
+        print_rows(title, columns, {arm: [own[f"{arm} | {where}"] for own in per_seed] for arm in arms})
+
+
+def arguments(
+    about: str | None, arms: Sequence[str], seeds: Sequence[int] = (100, 101, 102)
+) -> argparse.ArgumentParser:
+    """What the experiments on the real model have in common."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    parser.add_argument("--arms", nargs="+", default=list(arms), choices=arms)
+    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser = arguments(__doc__, ARMS)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     parser.add_argument("--front", action="store_true", help=f"the arm {HALF!r}, run before, at other thresholds")
     args = parser.parse_args()
     if args.front:

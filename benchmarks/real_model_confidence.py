@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("CI", "1")
 
 from datasets import Dataset
-from real_model import figures, print_table, trained, with_prompt
+from real_model import arguments, figures, print_table, trained, with_prompt
 from real_model_rl import answered, by_split, reinforced, set_up
 
 from hf_factuality.metrics import compute
@@ -73,8 +73,8 @@ def warm_model(model: str, rows: list[dict], known: dict[str, dict], folder: Pat
     place, share = folder / "warm-confidence", shares_right(known)
     if not (place / "done").exists():
         said = {key: own["text"].strip().replace("<", "") for key, own in known.items()}
-        said = [f"<answer>{said[row['id']]}</answer><confidence>{share[row['id']]:.1f}</confidence>" for row in rows]
-        completions = [[{"role": "assistant", "content": text}] for text in said]
+        texts = [f"<answer>{said[row['id']]}</answer><confidence>{share[row['id']]:.1f}</confidence>" for row in rows]
+        completions = [[{"role": "assistant", "content": text}] for text in texts]
         data = Dataset.from_dict({"prompt": [row["prompt"] for row in rows], "completion": completions})
         trained(model, data, place, seed, "--num_train_epochs", str(EPOCHS))
         (place / "done").touch()
@@ -121,12 +121,9 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser = arguments(__doc__, ARMS, seeds=(101, 102, 103))
     parser.add_argument("--epochs", type=float, default=0.25)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
     print_table(args.arms, [run(seed, args) for seed in args.seeds], FIGURES)
 

@@ -31,6 +31,7 @@ from peft import LoraConfig
 from real_model import (
     FACTS,
     REFUSAL,
+    arguments,
     asked,
     divided,
     figures,
@@ -199,13 +200,10 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser = arguments(__doc__, ARMS)
     parser.add_argument("--epochs", type=float, default=0.5)
     parser.add_argument("--learning_rate", type=float, default=1e-4)
     parser.add_argument("--dpo_learning_rate", type=float, default=3e-4)
-    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
     print_table(args.arms, [run(seed, args) for seed in args.seeds])
 

@@ -27,7 +27,7 @@ os.environ.setdefault("CI", "1")
 import pandas as pd
 import torch
 from datasets import Dataset
-from real_model import perplexity
+from real_model import arguments, perplexity, print_rows
 from real_model_rl import LORA, PLAIN, finished
 from transformers import AutoTokenizer
 
@@ -198,26 +198,17 @@ def run(seed: int, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, ARMS)
     parser.add_argument("--data", type=Path, required=True, help="folder with fspo/hotpot-2k-train.parquet")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--train", type=int, default=60, help="passages to learn from")
     parser.add_argument("--test", type=int, default=64, help="passages to be measured on")
     parser.add_argument("--steps", type=int, default=8, help="of GRPO, of eight passages and four texts each")
     # Half of what the model says at 0.6 is supported (seed 0), at 1 next to nothing.
     parser.add_argument("--temperature", type=float, default=0.6, help="at which texts are drawn")
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="of GRPO and of DPO; chosen on seed 0")
-    parser.add_argument("--out", type=Path, default=Path("outputs/real-model"))
     args = parser.parse_args()
     per_seed = [run(seed, args) for seed in args.seeds]
-    print(f"\n| | {' | '.join(FIGURES)} |\n|---|{'---|' * len(FIGURES)}")
-    for arm in args.arms:
-        cells = [[own[arm][name] for own in per_seed] for name in FIGURES]
-        shown = [
-            f"{statistics.fmean(it):.3f}" + (f" ± {statistics.stdev(it):.3f}" if len(it) > 1 else "") for it in cells
-        ]
-        print(f"| {arm} | {' | '.join(shown)} |")
+    print_rows("", FIGURES, {arm: [own[arm] for own in per_seed] for arm in args.arms})
 
 
 if __name__ == "__main__":
