@@ -10,6 +10,7 @@ import csv
 import json
 import random
 import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from hf_factuality.data import read_labelled_claims
 from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.verifier.data import synthetic_claims
 from hf_factuality.methods.verifier.edits import EDITS, REWRITES, Stock
+from hf_factuality.verifiers import JudgeInput
+from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
 
 
 # Folder -> repository on GitHub and licence of its data.
@@ -33,6 +36,11 @@ SOURCES = {
     "wiki-split": ("google-research-datasets/wiki-split", "CC BY-SA 4.0"),
     "wice": ("ryokamoi/wice", "ODC-BY; its claims are from Wikipedia, CC BY-SA"),
     "pararel": ("yanaiela/pararel", "MIT"),
+    "counterfactually-augmented-data": (
+        "acmi-lab/counterfactually-augmented-data",
+        "Apache 2.0; sentences of SNLI: CC BY-SA 4.0",
+    ),
+    "Breaking_NLI": ("BIU-NLP/Breaking_NLI", "CC BY-SA 4.0"),
 }
 FALSE = 3
 """The class of a pair that is false, in one of the two ways."""
@@ -199,6 +207,23 @@ def _wice(folder: Path) -> Iterator[Pair]:
             yield row["window"], row["claim"], SUPPORTED if row["label"] == "supported" else NOT_SAID, "wice"
 
 
+def _counterfactual(folder: Path) -> Iterator[Pair]:
+    """Pairs of SNLI in which people changed one side so that the label became another."""
+    for split in ("train", "dev", "test"):
+        for line in _lines(folder / f"NLI/revised_combined/{split}.tsv")[1:]:
+            evidence, claim, label = line.split("\t")
+            yield evidence, claim, _NLI[label], "cad"
+
+
+def _breaking(folder: Path) -> Iterator[Pair]:
+    """Sentences with one word exchanged."""
+    with zipfile.ZipFile(folder / "breaking_nli_dataset.zip") as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".jsonl") and "MACOSX" not in name]
+        for row in map(json.loads, archive.read(name).decode("utf-8").splitlines()):
+            if row["gold_label"] in _NLI:
+                yield row["sentence1"], row["sentence2"], _NLI[row["gold_label"]], "breaking"
+
+
 def _eights(text: str) -> set[tuple[str, ...]]:
     words = re.findall(r"\w+", text.lower())
     return {tuple(words[place : place + 8]) for place in range(len(words) - 7)}
@@ -218,17 +243,37 @@ def hotpot_pairs(data: Path) -> Iterator[Pair]:
             yield row["evidence"][0], row["claim"], label, "hotpot"
 
 
-def written_pairs() -> Iterator[Pair]:
-    """The pairs of `small_pairs.txt`, which were written for training."""
+def written_pairs() -> tuple[list[Pair], list[Pair]]:
+    """The pairs of `small_pairs/`, which were written for training: to learn from, and to validate on.
+
+    Of each file but `by_hand.txt` the last fourteenth of the paragraphs is for validation.
+    """
     classes = {"+": SUPPORTED, "-": CONTRADICTED, "?": NOT_SAID}
-    for block in Path(__file__).with_name("small_pairs.txt").read_text(encoding="utf-8").split("\n\n"):
-        evidence, *claims = [line for line in block.splitlines() if not line.startswith("#")]
-        for line in claims:
-            yield evidence, line[2:], classes[line[0]], "written"
+    learnt: list[Pair] = []
+    validation: list[Pair] = []
+    for path in sorted(Path(__file__).with_name("small_pairs").glob("*.txt")):
+        blocks = path.read_text(encoding="utf-8").strip().split("\n\n")
+        kept_apart = 0 if path.stem == "by_hand" else round(len(blocks) / 14)
+        for number, block in enumerate(blocks):
+            evidence, *claims = [line for line in block.splitlines() if not line.startswith("#")]
+            pairs = [(evidence, line[2:], classes[line[0]], path.stem) for line in claims]
+            (learnt if number < len(blocks) - kept_apart else validation).extend(pairs)
+    return learnt, validation
+
+
+def closest_read(pairs: Iterable[Pair], share: float, seed: int) -> Iterator[Pair]:
+    """The pairs, a share of them with the three sentences that come closest in place of the whole evidence, as the judge reads pages."""
+    rng = random.Random(seed)
+    for evidence, claim, label, source in pairs:
+        if rng.random() < share:
+            words = read_words(JudgeInput(claim, (evidence,)))
+            evidence = " ".join(words.closest) if isinstance(words, WordReading) else evidence
+        yield evidence, claim, label, source
 
 
 _READERS = {"e-SNLI": _snli, "fool-me-twice": _fool_me_twice, "FeverSymmetric": _fever_symmetric, "ConjNLI": _conj_nli,
-            "MED": _med, "HELP": _help, "FactCG": _factcg, "wiki-split": _wiki_split, "pararel": _pararel, "wice": _wice}  # fmt: skip
+            "MED": _med, "HELP": _help, "FactCG": _factcg, "wiki-split": _wiki_split, "pararel": _pararel, "wice": _wice,
+            "counterfactually-augmented-data": _counterfactual, "Breaking_NLI": _breaking}  # fmt: skip
 
 
 def read_pairs(sources: Path) -> Iterator[Pair]:

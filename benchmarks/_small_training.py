@@ -1,22 +1,52 @@
-"""Training of the network of `small`, on one core, and its weights as whole numbers of eight bits."""
+"""Training of the network of `small`, on a CPU, and its weights as whole numbers of eight bits and of four."""
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from _small_facts import Pair
+from _small_pairs import closest_read
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
+
+from hf_factuality.verifiers.judges.small.network import LONGEST as LONGEST_READ
+from hf_factuality.worlds.lm import has_bfloat16
 
 
-BATCH, LONGEST, LONGEST_CLAIM = 32, 160, 64
+BATCH, LONGEST, LONGEST_CLAIM = 32, 176, 64
+PIECES = 15_872
+"""Pieces of words that the network knows: with all 30,522 of its base the weights would not fit into 25 MB."""
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def fewer_pieces(tokenizer_file: Path, texts: Sequence[str]) -> tuple[str, list[int]]:
+    """The tokenizer (JSON) with the special tokens, Latin letters and the most frequent pieces, and their ids before."""
+    specification = json.loads(tokenizer_file.read_text(encoding="utf-8"))
+    ids = specification["model"]["vocab"]
+    names, counts = {number: piece for piece, number in ids.items()}, Counter()
+    whole = Tokenizer.from_file(str(tokenizer_file))
+    whole.no_padding()
+    whole.no_truncation()
+    for start in range(0, len(texts), 2000):
+        for encoding in whole.encode_batch(texts[start : start + 2000], add_special_tokens=False):
+            counts.update(encoding.ids)
+    letters = [piece for piece in ids if len(piece.removeprefix("##")) == 1 and ord(piece[-1]) < 0x250]
+    kept = list(dict.fromkeys([*SPECIAL, *letters, *(names[number] for number, _ in counts.most_common())]))[:PIECES]
+    now = specification["model"]["vocab"] = {piece: number for number, piece in enumerate(kept)}
+    for added in specification["added_tokens"]:
+        added["id"] = now[added["content"]]
+    for name, special in specification["post_processor"]["special_tokens"].items():
+        special["ids"] = [now[name]]
+    specification["padding"] = specification["truncation"] = None
+    return json.dumps(specification, ensure_ascii=False, separators=(",", ":")), [ids[piece] for piece in kept]
 
 
 class PairNetwork(nn.Module):
@@ -30,6 +60,11 @@ class PairNetwork(nn.Module):
         width = 3 * self.bert.config.hidden_size
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
 
+    def keep_pieces(self, old: Sequence[int]) -> None:
+        """Word vectors of these ids only, at values that four bits hold; they are not trained."""
+        self.pieces = in_four_bits(self.bert.embeddings.word_embeddings.weight.detach()[list(old)])
+        self.bert.embeddings.word_embeddings = nn.Embedding.from_pretrained(self.pieces[0] * self.pieces[1])
+
     def forward(self, ids: torch.Tensor, claim: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
         """Logits of the three classes; `claim` is 1 at the tokens of the claim."""
         states = self.bert(input_ids=ids, token_type_ids=claim, attention_mask=there).last_hidden_state
@@ -39,13 +74,20 @@ class PairNetwork(nn.Module):
         return self.head(self.norm(torch.cat([states[:, 0], mean, highest], -1)))
 
 
-def encode(tokenizer, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+def in_four_bits(vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers from -8 to 7 and the scale of each row, by which they are nearly the vectors."""
+    # The largest numbers are cut: of .6 to 1 times the largest, .8 leaves the least error.
+    scale = (vectors.abs().amax(1, keepdim=True) * 0.8 / 7).half().float()
+    return (vectors / scale).round().clamp(-8, 7), scale
+
+
+def encode(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
     """Ids of each pair, and which are of the claim."""
-    evidence = tokenizer([pair[0] for pair in pairs], add_special_tokens=False, verbose=False)["input_ids"]
-    claims = tokenizer([pair[1] for pair in pairs], add_special_tokens=False, verbose=False)["input_ids"]
-    first, last = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    evidence = tokenizer.encode_batch([pair[0] for pair in pairs], add_special_tokens=False)
+    claims = tokenizer.encode_batch([pair[1] for pair in pairs], add_special_tokens=False)
+    first, last = [tokenizer.token_to_id("[CLS]")], [tokenizer.token_to_id("[SEP]")]
     found = []
-    for read, said in zip(evidence, claims, strict=True):
+    for read, said in zip((one.ids for one in evidence), (one.ids for one in claims), strict=True):
         said = said[:LONGEST_CLAIM]
         read = read[: LONGEST - 3 - len(said)]
         found.append((first + read + last + said + last, [0] * (len(read) + 2) + [1] * (len(said) + 1)))
@@ -69,10 +111,8 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return -torch.where(labels == 3, shares[:, 1:].logsumexp(-1), one).mean()
 
 
-def train(
-    network: PairNetwork, tokenizer, pairs: Sequence[Pair], rate: float, seed: int, minutes: float, batches: int | None
-) -> None:
-    """One pass over the pairs, or as far as `minutes` or `batches` reach; word vectors and the first layer stay as they are."""
+def train(network: PairNetwork, tokenizer: Tokenizer, pairs: Sequence[Pair], rate: float, seed: int) -> None:
+    """One pass over the pairs, in bfloat16 where the processor has it; word vectors and the first layer stay as they are."""
     network.bert.embeddings.requires_grad_(False)
     network.bert.encoder.layer[0].requires_grad_(False)
     encoded, order = encode(tokenizer, pairs), random.Random(seed)
@@ -88,49 +128,56 @@ def train(
     body = [parameter for parameter in network.bert.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW([{"params": body, "lr": rate}, {"params": head, "lr": 5 * rate}], weight_decay=0.01)
     rates = [group["lr"] for group in optimizer.param_groups]
+    half = has_bfloat16()
     started, mean = time.monotonic(), 0.0
     network.train()
-    for number, group in enumerate(groups[:batches]):
-        done = max(number / len(groups), (time.monotonic() - started) / (60 * minutes))
-        if done >= 1:
-            break
+    for number, group in enumerate(groups):
         for settings, full in zip(optimizer.param_groups, rates, strict=True):
-            settings["lr"] = full * min(1.0, (number + 1) / 60) * (1 - done)
-        loss = loss_of(
-            network(*padded([encoded[place] for place in group])), torch.tensor([pairs[place][2] for place in group])
-        )
+            settings["lr"] = full * min(1.0, (number + 1) / 60) * (1 - number / len(groups))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits = network(*padded([encoded[place] for place in group]))
+        loss = loss_of(logits.float(), torch.tensor([pairs[place][2] for place in group]))
         loss.backward()
         nn.utils.clip_grad_norm_([*body, *head], 1.0)
         optimizer.step()
         optimizer.zero_grad()
         mean = 0.98 * mean + 0.02 * loss.item() if number else loss.item()
         if (number + 1) % 50 == 0:
-            print(
-                f"{number + 1} of {len(groups)} batches, {time.monotonic() - started:.0f} s, loss {mean:.3f}",
-                flush=True,
-            )
+            seconds = time.monotonic() - started
+            print(f"{number + 1} of {len(groups)} batches, {seconds:.0f} s, loss {mean:.3f}", flush=True)
 
 
-def save(network: PairNetwork, base: str, folder: Path) -> None:
-    """Weights and tokenizer as the package has them."""
+def save(network: PairNetwork, tokenizer: str, folder: Path) -> None:
+    """Weights and tokenizer (JSON) as the package has them."""
     stored: dict[str, torch.Tensor] = {}
     for name, tensor in network.state_dict().items():
         name, tensor = name.removeprefix("bert."), tensor.detach()
-        if tensor.ndim == 2 and tensor.shape[1] >= 256 and name != "head.weight" and "token_type" not in name:
-            scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
-            stored[name], stored[f"{name}.scale"] = (tensor / scale).round().to(torch.int8), scale
-        elif tensor.is_floating_point():
-            stored[name] = tensor if "norm" in name.lower() else tensor.half()
+        if "word_embeddings" in name:
+            numbers, scale = network.pieces
+            low, high = (numbers + 8).to(torch.uint8).unflatten(1, (-1, 2)).unbind(-1)
+            stored[name], stored[f"{name}.scale"] = low | high << 4, scale.half()
+        elif "position_embeddings" in name:
+            stored[name] = tensor[:LONGEST_READ].half()
+        elif tensor.ndim == 2 and tensor.shape[1] >= 256 and name != "head.weight" and "token_type" not in name:
+            scale = (tensor.abs().amax(1, keepdim=True).clamp(min=1e-8) / 127).half()
+            stored[name], stored[f"{name}.scale"] = (
+                (tensor / scale.float()).round().clamp(-127, 127).to(torch.int8),
+                scale,
+            )
+        else:
+            stored[name] = tensor.half()
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "weights.safetensors")
-    shutil.copy(Path(base) / "tokenizer.json", folder / "tokenizer.json")
+    (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
 
 
 def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping], folder: Path) -> PairNetwork:
     """Train by the runs, one after the other, and save."""
-    torch.set_num_threads(1)
     torch.manual_seed(0)
-    network, tokenizer = PairNetwork(base), AutoTokenizer.from_pretrained(base)
+    texts = list({text for own in pairs.values() for pair in own for text in pair[:2]})
+    written, old = fewer_pieces(Path(base) / "tokenizer.json", texts)
+    network, tokenizer = PairNetwork(base), Tokenizer.from_str(written)
+    network.keep_pieces(old)
     for number, settings in enumerate(runs, 1):
         rng = random.Random(number)
         chosen = [
@@ -138,7 +185,11 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
             for name, count in settings["taken"].items()
             for pair in rng.sample(pairs.get(name, []), min(count, len(pairs.get(name, []))))
         ]
-        print(json.dumps({"run": number, "pairs": len(chosen), **{k: v for k, v in settings.items() if k != "taken"}}))
-        train(network, tokenizer, chosen, settings["rate"], number, settings["minutes"], settings["batches"])
-        save(network, base, folder)
+        print(json.dumps({"run": number, "pairs": len(chosen), "rate": settings["rate"]}))
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        train(network, tokenizer, [*closest_read(chosen, settings["closest"], number)], settings["rate"], number)
+        if settings.get("averaged"):
+            after = network.state_dict()
+            network.load_state_dict({name: (tensor + after[name]) / 2 for name, tensor in before.items()})
+        save(network, written, folder)
     return network

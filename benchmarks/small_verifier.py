@@ -1,11 +1,11 @@
 """The judge `small`: training of its network, fit of its last layer, and its figures beside the lexical judge.
 
     python benchmarks/small_verifier.py --data ../shared/data                              # figures
-    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, about an hour on one core
+    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, about two hours on two cores
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --fit          # the weights of the last layer
 
 DATA holds `wice/`, `fspo/` and `factscore/`. DIR has a folder per source, each a checkout of the repository that
-`_small_pairs.py` names; those that are absent are left out, and said. BASE is a folder with all-MiniLM-L6-v2 (Apache 2.0). `--train` writes
+`_small_pairs.py` names; those that are absent are left out, and said. BASE is a folder with gte-small (MIT). `--train` writes
 `weights.safetensors` and `tokenizer.json` to `--out`, in the form that the package has them.
 
 `--held_out` measures on the pairs that nobody tunes on, too (`tests/cases/judging/held_out.jsonl`, `natural.jsonl`) and prints sums only.
@@ -32,24 +32,29 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, LexicalJudge, SmallJudge
 from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
 from hf_factuality.verifiers.judges.small import network
-from hf_factuality.verifiers.judges.small.judge import JOINED, joined_features
+from hf_factuality.verifiers.judges.small.judge import JOINED, evidence_read, joined_features
 
 
 CASES = Path(__file__).resolve().parent.parent / "tests" / "cases" / "judging"
-# The runs of the training, one after the other. What each takes of a source; of pairs that fill no batch before the time is up,
-# nothing is learnt.
+LONG = "news science history places everyday culture answers_articles answers_snippets".split()
+SHORT = "short_numbers short_names short_negations short_comparisons short_details short_meanings".split()
+NATURAL = "natural_people natural_news natural_science natural_places natural_documents".split()
+LONGER = ["answers_passages", "summaries"]
+"""Files of `small_pairs/`."""
+ALL = 100_000
+# The runs of the training, one after the other: what each takes of a source, the learning rate, and the share of the pairs whose
+# evidence is cut to the three closest sentences. What an averaged run ends with is the mean of its weights before and after.
 RUNS = (
-    {"taken": {"snli": 9000, "fm2": 3000, "fever": 2000, "conj_adv": 2500, "conj": 600, "med": 2500, "help": 700},
-     "rate": 1e-4, "minutes": 14, "batches": 200},
-    {"taken": {"snli": 4500, "fm2": 3000, "fever": 2000, "conj_adv": 800, "conj": 600, "med": 800, "factcg": 250, "facts": 6500,
-               "wikisplit": 2200, "hotpot": 2200, "pararel": 1000, "wice": 400},
-     "rate": 1.2e-4, "minutes": 33, "batches": 460},
-    {"taken": {"written": 1146, "facts": 800, "fm2": 600, "snli": 400, "wikisplit": 300, "hotpot": 300, "fever": 300, "wice": 200},
-     "rate": 6e-5, "minutes": 14, "batches": None},
-    {"taken": {"written": 1508, "facts": 700, "fm2": 500, "snli": 500, "wikisplit": 200, "hotpot": 250, "fever": 300, "wice": 150},
-     "rate": 8e-5, "minutes": 14, "batches": None},
-    {"taken": {"written": 1672, "facts": 400, "fm2": 250, "snli": 200, "hotpot": 200, "fever": 200, "wice": 100},
-     "rate": 8e-5, "minutes": 9, "batches": None},
+    {"taken": {"snli": 12000, "cad": 9000, "breaking": 1500, "fm2": ALL, "fever": ALL, "conj_adv": 3000, "conj": ALL, "med": 2500,
+               "help": 1000, "factcg": ALL, "wikisplit": ALL, "wice": ALL, "pararel": ALL, "hotpot": ALL, "facts": 6000},
+     "rate": 8e-5, "closest": 0.0},
+    {"taken": {**dict.fromkeys([*LONG, *SHORT, *LONGER, "by_hand"], ALL),
+               "snli": 1500, "cad": 1500, "fm2": 2000, "fever": 800, "facts": 1500, "wikisplit": 1500, "hotpot": 1500, "wice": ALL,
+               "pararel": 300, "conj": 400, "conj_adv": 400, "med": 300, "factcg": 400},
+     "rate": 8e-5, "closest": 0.25},
+    {"taken": {**dict.fromkeys(NATURAL, ALL), **dict.fromkeys([*LONG, *SHORT, *LONGER], 250),
+               "snli": 400, "cad": 400, "fm2": 800, "fever": 300, "facts": 300, "wikisplit": 600, "hotpot": 600, "wice": ALL},
+     "rate": 5e-5, "closest": 0.25, "averaged": True},
 )  # fmt: skip
 """Settings of the runs."""
 HELD_FACTS = 10
@@ -63,24 +68,28 @@ def all_pairs(data: Path, sources: Path):
     facts = read_facts()
     pairs, validation = split_pairs([*read_pairs(sources), *hotpot_pairs(data)])
     pairs["facts"] = make_pairs(facts[HELD_FACTS:], 9000, seed=3)
-    pairs["written"] = [*written_pairs()]
-    return pairs, validation + make_pairs(facts[:HELD_FACTS], 300, seed=7)
+    learnt, kept_apart = written_pairs()
+    for pair in learnt:
+        pairs.setdefault(pair[3], []).append(pair)
+    return pairs, [*validation, *kept_apart, *make_pairs(facts[:HELD_FACTS], 300, seed=7)]
+
+
+FITTED = [*NATURAL, *LONGER, "answers_articles", "answers_snippets", "fm2", "fever", "hotpot", "wice"]
+"""Sources whose validation pairs are like what is judged: claims made in good faith. The last layer is fitted on them."""
 
 
 def fit(data: Path, sources: Path) -> None:
-    """Print the weights of the last layer, fitted on the validation pairs of each source."""
-    weigh = {"fm2": 2.0, "fever": 2.0, "snli": 1.5}
+    """Print the weights of the last layer, fitted on validation pairs, each source weighing as much."""
     _, validation = all_pairs(data, sources)
     groups: dict[str, list[Claim]] = defaultdict(list)
     for evidence, claim, label, source in validation:
-        if source not in ("written", "help", "pararel", "conj_adv", "wikisplit"):
-            groups[source].append((claim, (evidence,), label == 0))
+        groups[source].append((claim, (evidence,), label == 0))
     features, targets, weights = [], [], []
-    for source, claims in groups.items():
-        rows = joined_rows(claims)
+    for source in FITTED:
+        rows = joined_rows(groups[source])
         features += [[row[name] for name in JOINED] for row, _ in rows]
         targets += [float(target) for _, target in rows]
-        weights += [weigh.get(source, 1.0) / len(rows)] * len(rows)
+        weights += [1 / len(rows)] * len(rows)
     scaled = np.array(weights) * len(weights) / sum(weights)
     beta = fit_logistic(np.array(features), np.array(targets), scaled)
     print("JOINED =", dict(zip(JOINED, (round(float(value), 2) for value in beta), strict=False)))
@@ -89,9 +98,14 @@ def fit(data: Path, sources: Path) -> None:
 
 def joined_rows(claims: Sequence[Claim]) -> list[tuple[dict[str, float], bool]]:
     """What the last layer reads of the claims that the network judges."""
-    read = [(claim, read_words(JudgeInput(claim, evidence)), target) for claim, evidence, target in claims]
+    read = [
+        (item, read_words(item), target)
+        for claim, evidence, target in claims
+        for item in (JudgeInput(claim, evidence),)
+    ]
     kept = [it for it in read if isinstance(it[1], WordReading) and it[1].features and not it[1].copied]
-    shares = network.load_network().probabilities([(" ".join(words.closest), claim) for claim, words, _ in kept])
+    pairs = [(evidence_read(item, words), item.claim) for item, words, _ in kept]
+    shares = network.load_network().probabilities(pairs)
     return [
         (joined_features(words, share[network.SUPPORTED]), target)
         for (_, words, target), share in zip(kept, shares, strict=True)
@@ -177,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sources", type=Path, help="folder with the public files")
-    parser.add_argument("--train", metavar="BASE", help="train from this folder with all-MiniLM-L6-v2")
+    parser.add_argument("--train", metavar="BASE", help="train from this folder with gte-small")
     parser.add_argument("--fit", action="store_true", help="fit the last layer")
     parser.add_argument("--held_out", action="store_true", help="measure on the pairs that nobody tunes on, too")
     parser.add_argument("--out", type=Path, default=Path("runs/small_verifier"))

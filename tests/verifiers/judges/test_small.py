@@ -20,15 +20,17 @@ from hf_factuality.verifiers.judges.small.network import (
     WEIGHTS,
     Network,
     digest,
+    halves,
     load_network,
 )
 from tests.tables import cases
 
 
+WORD_VECTORS = "embeddings.word_embeddings.weight"
 DEVELOPMENT = Path(__file__).resolve().parents[2] / "cases" / "judging" / "development.jsonl"
 PAIRS = [
     ("Tarn Data was bought by Corvid Systems in 1998.", "Corvid Systems acquired Tarn Data."),
-    ("A man is asleep on a bench.", "The man is wide awake."),
+    ("The shop is closed on Mondays.", "The shop is open on Mondays."),
     (
         "The mill opened in 1956. It closed in 1990, and nobody has used it since.",
         "The mill was sold for two million euros.",
@@ -56,12 +58,21 @@ def test_the_pass_is_that_of_transformers(pairs):
     from transformers import BertConfig, BertModel
 
     stored = load_file(WEIGHTS)
+    packed = stored[WORD_VECTORS].int()
+    stored[WORD_VECTORS] = torch.stack([packed % 16 - 8, packed // 16 - 8], -1).flatten(1)
     whole = {
         name: tensor.float() * stored.get(f"{name}.scale", torch.ones(())).float()
         for name, tensor in stored.items()
         if not name.endswith(".scale")
     }
-    config = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
+    config = BertConfig(
+        hidden_size=384,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        vocab_size=len(packed),
+        max_position_embeddings=LONGEST,
+    )
     model = BertModel(config, add_pooling_layer=False).eval()
     body = {name: tensor for name, tensor in whole.items() if name.startswith(("embeddings.", "encoder."))}
     assert model.load_state_dict(body, strict=False).unexpected_keys == []
@@ -87,8 +98,34 @@ def test_a_score_does_not_depend_on_its_batch(pairs):
 
 
 def test_what_a_text_says_is_no_special_token():
-    [(ids, start)] = load_network()._encode([("a [SEP] b", "[CLS] \ud800 [MASK]")])
-    assert ids.count(102) == 2 and ids.count(101) == 1 and 103 not in ids and start == ids.index(102) + 1
+    network = load_network()
+    [(ids, start)] = network._encode([("a [SEP] b", "[CLS] \ud800 [MASK]")])
+    first, last, mask = (network.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
+    assert ids.count(last) == 2 and ids.count(first) == 1 and mask not in ids and start == ids.index(last) + 1
+
+
+def test_four_bits_are_unpacked():
+    assert halves(torch.tensor([[0x08, 0xF0], [0x7F, 0x9A]], dtype=torch.uint8)).tolist() == [
+        [0, -8, -8, 7],
+        [7, -1, 2, 1],
+    ]
+
+
+def test_rare_words_are_read_in_pieces():
+    """The network knows half of the pieces of its base; no word of Latin letters is lost."""
+    network = load_network()
+    [(ids, _)] = network._encode([("Ouagadougou Schistosomiasis Naïve Øresund", "Xylophonist-zygomorphic 4,517.25%")])
+    assert network.tokenizer.token_to_id("[UNK]") not in ids
+
+
+def test_short_evidence_is_read_as_a_whole_and_pages_by_their_closest_sentences():
+    sentences = [f"The station number {number} lies in the valley of the Elm." for number in range(12)]
+    claim = "The station number 7 lies in the valley."
+    for count, whole in ((9, True), (12, False)):
+        item = JudgeInput(claim, tuple(sentences[:count]))
+        read = small.evidence_read(item, read_words(item))
+        assert (read == " ".join(sentences[:count])) is whole
+        assert sentences[7] in read and read.count("station") == (9 if whole else 3)
 
 
 def test_long_texts_are_cut():
@@ -102,7 +139,7 @@ def test_the_package_is_small_and_names_its_licences():
     assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 25_000_000
     licences = (FOLDER / "LICENSES.md").read_text(encoding="utf-8")
     assert all(
-        name in licences for name in ("Apache 2.0", "CC BY-SA 4.0", "all-MiniLM-L6-v2", "SNLI", "fool-me-twice")
+        name in licences for name in ("Apache 2.0", "MIT", "CC BY-SA 4.0", "gte-small", "SNLI", "fool-me-twice")
     )
 
 
@@ -153,18 +190,46 @@ def test_the_score_is_the_learned_layer_of_words_and_network():
     support = load_network().probabilities([(evidence, claim)])[0][SUPPORTED]
     words, net = math.log(reading.score / (1 - reading.score)), math.log(support / (1 - support))
     logit = small.JOINED_INTERCEPT + small.JOINED["words"] * words + small.JOINED["network"] * net
-    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(1))  # one sentence, five words
+    assert any(reading.features[name] for name in ("order", "far", "verb", "words"))  # else `SAME_WORDS` comes on top
+    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(10 / 3))  # one sentence, five words
     logit = (1 - unread) * logit + unread * words
     assert judged(claim, evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
+
+
+def test_a_decade_is_no_year_of_it():
+    for claim, evidence, narrowed in (
+        ("The mill opened in 1984.", "The mill opened in the 1980s.", True),
+        ("The mill opened in 1984.", "The mill opened in the 1980s, in 1984.", False),
+        ("The mill opened in the 1980s.", "The mill opened in 1984.", False),
+        ("The mill opened in 1994.", "The mill opened in the 1980s.", False),
+    ):
+        reading = read_words(JudgeInput(claim, (evidence,)))
+        assert isinstance(reading, WordReading) and small._narrowed(claim, reading) is narrowed
+        assert narrowed <= (judged(claim, evidence).score < 0.3)
 
 
 def test_long_claims_about_many_sentences_are_judged_by_words():
     other = "Nothing of note happened in the town in that year, nor in the one after."
     evidence = tuple(f"{other} ({number})" for number in range(60)) + (PAIRS[2][0],)
-    claim = "The mill, which had opened in the year 1956 by the river, closed in 1990 and was used by nobody since."
+    claim = (
+        "The mill, which had opened in the year 1956 by the river, closed in 1990 and was used by nobody since, although the town, "
+        "whose council had paid for its wheel and for the road that led to it, had asked several times for a new tenant."
+    )
     assert judged(claim, *evidence).score == pytest.approx(
         judged(claim, *evidence, judge=LexicalJudge()).score, abs=1e-3
     )
+
+
+@pytest.mark.parametrize(("support", "label"), [(0.998, Label.SUPPORTED), (0.001, Label.CONTRADICTED)])
+def test_a_short_claim_beside_ten_passages_is_left_to_the_network(support, label, monkeypatch):
+    class Sure:
+        def probabilities(self, pairs):
+            return [(support, 0.999 - support, 0.001) for _ in pairs]
+
+    monkeypatch.setattr(small, "load_network", Sure)
+    other = "Nothing of note happened in the town in that year. The harbour froze. Nobody complained about it."
+    evidence = (*(f"{other} (Report {number}.)" for number in range(9)), PAIRS[0][0])
+    assert judged("Corvid Systems took over Tarn Data in 1998.", *evidence).label is label
 
 
 def test_pairs_are_told_apart():
@@ -214,10 +279,10 @@ def test_other_weights_are_another_judge(monkeypatch, tmp_path):
 
 
 def test_a_network_of_other_weights():
-    """Word vectors stay in eight bits; a layer fewer is read from the names."""
+    """Word vectors stay whole numbers; a layer fewer is read from the names."""
     from safetensors.torch import load_file
 
-    stored = {name: tensor for name, tensor in load_file(WEIGHTS).items() if not name.startswith("encoder.layer.5.")}
+    stored = {name: tensor for name, tensor in load_file(WEIGHTS).items() if not name.startswith("encoder.layer.11.")}
     network = Network(stored, Tokenizer.from_file(str(TOKENIZER)))
-    assert network.layers == 5 and network.words.dtype is torch.int8
+    assert network.layers == 11 and network.words.dtype is torch.int8
     assert network.probabilities(PAIRS[:1])[0] != load_network().probabilities(PAIRS[:1])[0]

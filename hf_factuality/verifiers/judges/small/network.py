@@ -1,9 +1,9 @@
 """The network of the judge `small`: evidence and claim in one pass, and whether the first supports the second.
 
-A BERT of six layers, all-MiniLM-L6-v2 trained further by `benchmarks/small_verifier.py`; what it was trained on, and under which
+A BERT of twelve layers, gte-small trained further by `benchmarks/small_verifier.py`; what it was trained on, and under which
 licences, is in `LICENSES.md` beside this file. The weights in `weights.safetensors` are whole numbers of eight bits with a scale
-per row. The layers compute in float32, so that a claim's score does not depend on the batch it is in; word vectors are
-looked up as they are stored. The pass is written out here, since importing transformers would take several seconds.
+per row, those of the word vectors of four bits, two in a byte. The layers compute in float32, so that a claim's score does not
+depend on the batch it is in. The pass is written out here, since importing transformers would take several seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ LONGEST, LONGEST_CLAIM = 192, 96
 HEADS, EPSILON = 12, 1e-12
 # Tokens of a pass, padding included: more than this leaves the caches of a core.
 _PASS_TOKENS = 2048
-_CLS, _SEP = 101, 102
 
 
 def digest() -> str:
@@ -51,12 +50,20 @@ def load_network() -> Network:
     return Network(load_file(WEIGHTS), Tokenizer.from_file(str(TOKENIZER)))
 
 
+def halves(packed: Tensor) -> Tensor:
+    """The two numbers of four bits, from -8 to 7, in each byte of the rows of a matrix; rows are twice as long as a result."""
+    from torch import int8, stack
+
+    return stack([packed & 15, packed >> 4], -1).flatten(-2).to(int8) - 8
+
+
 class Network:
     """A BERT whose head reads the first token, and the mean and the maximum over the tokens of the claim.
 
     Args:
         stored (`Mapping[str, Tensor]`):
-            Names of a `BertModel` without its pooler; a matrix of eight bits has its scales under the same name with `.scale`.
+            Names of a `BertModel` without its pooler; a matrix of eight bits has its scales under the same name with `.scale`, as
+            has that of the word vectors, which is packed ([`halves`]).
         tokenizer (`Tokenizer`):
             Its WordPiece.
     """
@@ -66,8 +73,9 @@ class Network:
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text
         self.tokenizer = tokenizer
+        self.first, self.last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
         words = "embeddings.word_embeddings.weight"
-        self.words, self.word_scale = stored[words], stored[words + ".scale"].float()
+        self.words, self.word_scale = halves(stored[words]), stored[words + ".scale"].float()
         self.weights = {
             name: tensor.float() * stored[f"{name}.scale"].float() if f"{name}.scale" in stored else tensor.float()
             for name, tensor in stored.items()
@@ -99,7 +107,7 @@ class Network:
         for evidence, claim in pairs:
             said = ids[claim][:LONGEST_CLAIM]
             read = ids[evidence][: LONGEST - 3 - len(said)]
-            result.append(([_CLS, *read, _SEP, *said, _SEP], len(read) + 2))
+            result.append(([self.first, *read, self.last, *said, self.last], len(read) + 2))
         return result
 
     def _logits(self, encoded: Sequence[tuple[list[int], int]]) -> Tensor:
