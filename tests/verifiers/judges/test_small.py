@@ -175,6 +175,11 @@ def test_meaning(claim, evidence, label):
             "Der Turm wurde im Jahr 1889 von der Stadt nicht gebaut.",
             ("Der Turm wurde im Jahr 1889 von der Stadt gebaut und ist nicht hoch.",),
         ),
+        (
+            "The word for a mill in Russian is мельница.",
+            ("The word for bread in Russian is хлеб, and that for a mill is short.",),
+        ),
+        ("The code of the mill is " + "a" * 150, ("The code of the mill and of its house is " + "b" * 150,)),
     ],
 )
 def test_what_the_network_does_not_read_is_judged_by_words(claim, evidence, monkeypatch):

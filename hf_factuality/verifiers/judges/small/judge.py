@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from hashlib import sha256
+from unicodedata import normalize
 
 from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.verifiers.base import JudgeInput, Judgement
@@ -53,6 +54,7 @@ WORDS_ALONE = 0.99
 WHOLE_WORDS = 110
 """Evidence of so many words is read as a whole; of longer one the three sentences that come closest to the claim."""
 _CERTAIN = 1e-4
+LAST_LATIN, LONGEST_WORD = "\u024f", 100
 
 
 def evidence_read(item: JudgeInput, reading: WordReading) -> str:
@@ -161,6 +163,7 @@ class SmallJudge(LexicalJudge):
             SENTENCES,
             WORDS,
             WHOLE_WORDS,
+            LAST_LATIN,
         )
         return sha256(f"{joined}".encode()).hexdigest()[:12]
 
@@ -189,7 +192,18 @@ class SmallJudge(LexicalJudge):
 
 def _is_read(claim: str, reading: WordReading) -> bool:
     """Whether the network has a say."""
-    return bool(reading.features) and not reading.copied and unread_share(claim, reading) < WORDS_ALONE
+    return (
+        bool(reading.features)
+        and not reading.copied
+        and unread_share(claim, reading) < WORDS_ALONE
+        and not _has_unknown_words(claim)
+    )
+
+
+def _has_unknown_words(claim: str) -> bool:
+    """Whether a word is no Latin one, or longer than the network's tokenizer reads: all of these are the same to it."""
+    letters = (letter for letter in normalize("NFKD", claim) if letter.isalpha())
+    return any(letter > LAST_LATIN for letter in letters) or any(len(word) > LONGEST_WORD for word in claim.split())
 
 
 class SmallVerifier(VerifierPipeline):
