@@ -244,6 +244,12 @@ def test_pairs_are_told_apart():
     assert labels[2] in (Label.UNVERIFIABLE, Label.CONTRADICTED)
 
 
+@pytest.mark.xfail(strict=True, reason="the network does not know these opposites: docs/small-verifier.md")
+@pytest.mark.parametrize("claim", ["The man is wide awake.", "The man is awake."])
+def test_asleep_is_not_awake(claim):
+    assert judged(claim, "A man is asleep on a bench.").label is Label.CONTRADICTED
+
+
 def test_each_pair_is_run_once_and_order_is_kept(monkeypatch):
     network, asked = load_network(), []
 
@@ -281,6 +287,17 @@ def test_other_weights_are_another_judge(monkeypatch, tmp_path):
     assert SmallJudge().revision == names["SmallJudge"]
     monkeypatch.setitem(small.JOINED, "words", 9.0)
     assert SmallJudge().revision != names["SmallJudge"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    "JOINED_INTERCEPT COSTS_WORDS COSTS_SCALE NARROWED SAME_NUMBER SAME_WORDS SENTENCES SENTENCES_SCALE WORDS WORDS_SCALE "
+    "WORDS_ALONE WHOLE_WORDS LONGEST_WORD".split(),
+)
+def test_other_amounts_are_another_judge(name, monkeypatch):
+    before = SmallJudge().revision
+    monkeypatch.setattr(small, name, getattr(small, name) + 1)
+    assert SmallJudge().revision != before
 
 
 def test_a_network_of_other_weights():

@@ -53,8 +53,9 @@ WORDS, WORDS_SCALE = 15, 3.0
 WORDS_ALONE = 0.99
 WHOLE_WORDS = 110
 """Evidence of so many words is read as a whole; of longer one the three sentences that come closest to the claim."""
-_CERTAIN = 1e-4
 LAST_LATIN, LONGEST_WORD = "\u024f", 100
+"""A word with a later letter, or longer, is no word to the network."""
+_CERTAIN = 1e-4
 
 
 def evidence_read(item: JudgeInput, reading: WordReading) -> str:
@@ -156,36 +157,36 @@ class SmallJudge(LexicalJudge):
             JOINED,
             JOINED_INTERCEPT,
             COSTS,
-            COSTS_WORDS,
+            (COSTS_WORDS, COSTS_SCALE),
             NARROWED,
-            SAME_NUMBER,
-            SAME_WORDS,
-            SENTENCES,
-            WORDS,
+            (SAME_NUMBER, SAME_WORDS),
+            (SENTENCES, SENTENCES_SCALE),
+            (WORDS, WORDS_SCALE, WORDS_ALONE),
             WHOLE_WORDS,
-            LAST_LATIN,
+            (LAST_LATIN, LONGEST_WORD),
         )
         return sha256(f"{joined}".encode()).hexdigest()[:12]
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
         readings = [read_words(item) for item in inputs]
-        pairs = {
-            (evidence_read(item, found), item.claim): (0.0, 0.0, 0.0)
+        reads = [
+            evidence_read(item, found) if isinstance(found, WordReading) and _is_read(item.claim, found) else None
             for item, found in zip(inputs, readings, strict=True)
-            if isinstance(found, WordReading) and _is_read(item.claim, found)
-        }
-        if pairs:
-            pairs = dict(zip(pairs, load_network().probabilities(list(pairs)), strict=True))  # each is run once
+        ]
+        asked = dict.fromkeys(
+            (read, item.claim) for item, read in zip(inputs, reads, strict=True) if read is not None
+        )  # each is run once
+        classes = dict(zip(asked, load_network().probabilities(list(asked)), strict=True)) if asked else {}
         results = []
-        for item, found in zip(inputs, readings, strict=True):
+        for item, found, read in zip(inputs, readings, reads, strict=True):
             if isinstance(found, Judgement):
                 results.append(found)
                 continue
-            if _is_read(item.claim, found):
-                classes = pairs[evidence_read(item, found), item.claim]
-                score = joined_score(item.claim, found, classes[SUPPORTED])
-                found = found._replace(score=score, against=found.against or max(classes) == classes[CONTRADICTED])
+            if read is not None:
+                shares = classes[read, item.claim]
+                score = joined_score(item.claim, found, shares[SUPPORTED])
+                found = found._replace(score=score, against=found.against or max(shares) == shares[CONTRADICTED])
             results.append(verdict(item, found, self.threshold))
         return results
 
@@ -201,7 +202,7 @@ def _is_read(claim: str, reading: WordReading) -> bool:
 
 
 def _has_unknown_words(claim: str) -> bool:
-    """Whether a word is no Latin one, or longer than the network's tokenizer reads: all of these are the same to it."""
+    """Whether a word of the claim is one of those that are all the same to the network."""
     letters = (letter for letter in normalize("NFKD", claim) if letter.isalpha())
     return any(letter > LAST_LATIN for letter in letters) or any(len(word) > LONGEST_WORD for word in claim.split())
 
