@@ -144,8 +144,8 @@ class SmallJudge(LexicalJudge):
     """
 
     limits = (
-        "judged by 'small', a small network and the words: a fifth of the false claims passes, and two of five true ones are missed; "
-        "'best' takes a stronger judge where it can be loaded (docs/small-verifier.md)"
+        "judged by 'small', a small network and the words: on hard pairs a fifth of the false claims passes, and two of five true "
+        "ones are missed; 'best' takes a stronger judge where it can be loaded (docs/small-verifier.md)"
     )
 
     @property
