@@ -11,7 +11,7 @@ import json
 import random
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED, Pair
@@ -20,8 +20,10 @@ from hf_factuality.data import read_labelled_claims
 from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.verifier.data import synthetic_claims
 from hf_factuality.methods.verifier.edits import EDITS, REWRITES, Stock
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers import JudgeInput
 from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
+from hf_factuality.verifiers.judges.small.judge import WHOLE_WORDS
 
 
 # Folder -> repository on GitHub and licence of its data.
@@ -44,6 +46,13 @@ SOURCES = {
 }
 FALSE = 3
 """The class of a pair that is false, in one of the two ways."""
+SHARED_WORDS = 0.4
+"""Two paragraphs that share so many of their words may tell of the same."""
+_REFERS = re.compile(
+    r"(?i:it|its|he|his|she|her|they|their|them|this|that|these|those|there|then|both|neither|each|one|another|others?|all|none|some|most|"
+    r"only|but|and|so|such|however|instead|by|until|since|after|before|later|the)\b"
+)
+"""A first word that may refer to the sentence before."""
 _NLI = {"entailment": SUPPORTED, "contradiction": CONTRADICTED, "neutral": NOT_SAID}
 _EDITED = {"entity": FALSE, "role": FALSE, "detail": NOT_SAID, "elsewhere": NOT_SAID}
 """The classes of edits; the others contradict."""
@@ -261,14 +270,47 @@ def written_pairs() -> tuple[list[Pair], list[Pair]]:
     return learnt, validation
 
 
-def closest_read(pairs: Iterable[Pair], share: float, seed: int) -> Iterator[Pair]:
-    """The pairs, a share of them with the three sentences that come closest in place of the whole evidence, as the judge reads pages."""
-    rng = random.Random(seed)
+def as_read(pairs: Sequence[Pair], closest: float, among: float, seed: int) -> Iterator[Pair]:
+    """The pairs with evidence as the judge meets it.
+
+    A share `among` has its evidence among sentences or paragraphs of its source. Of what is longer than the judge reads as a whole, and of
+    a share `closest` of the others, there are the three sentences that come closest to the claim.
+    """
+    rng, texts = random.Random(seed), {}
+    for source in dict.fromkeys(pair[3] for pair in pairs):
+        texts[source] = list(dict.fromkeys(pair[0] for pair in pairs if pair[3] == source))
     for evidence, claim, label, source in pairs:
-        if rng.random() < share:
-            words = read_words(JudgeInput(claim, (evidence,)))
-            evidence = " ".join(words.closest) if isinstance(words, WordReading) else evidence
+        cut = rng.random() < closest
+        if rng.random() < among:
+            cut, words = False, set(evidence.lower().split())
+            # A text that shares much with the evidence might speak for or against the claim.
+            others = [
+                text
+                for text in rng.sample(texts[source], min(12, len(texts[source])))
+                if len(words & set(text.lower().split())) < SHARED_WORDS * len(words)
+            ]
+            if rng.random() < 0.25:
+                others = others[: rng.randint(2, 9)]
+                if len(others) > 2 and rng.random() < 0.1:
+                    evidence, label = others.pop(), NOT_SAID
+                others.insert(rng.randint(0, len(others)), evidence)
+                evidence = " ".join(others)
+            else:
+                evidence = _with_sentences(evidence, others[: rng.randint(1, 3)], rng)
+        if cut or len(evidence.split()) > WHOLE_WORDS:
+            read = read_words(JudgeInput(claim, (evidence,)))
+            evidence = " ".join(read.closest) if isinstance(read, WordReading) and read.closest else evidence
         yield evidence, claim, label, source
+
+
+def _with_sentences(evidence: str, others: Iterable[str], rng: random.Random) -> str:
+    """The evidence with a sentence of each of the others, where neither it nor the one behind it refers to what stands before."""
+    own = [evidence[start:end] for start, end in sentence_offsets(evidence)]
+    for other in others:
+        places = [0, *(place for place in range(1, len(own)) if not _REFERS.match(own[place])), len(own)]
+        first, *later = [other[start:end] for start, end in sentence_offsets(other)]
+        own.insert(rng.choice(places), rng.choice([first, *(one for one in later if not _REFERS.match(one))]))
+    return " ".join(own)
 
 
 _READERS = {"e-SNLI": _snli, "fool-me-twice": _fool_me_twice, "FeverSymmetric": _fever_symmetric, "ConjNLI": _conj_nli,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from _small_facts import Pair
-from _small_pairs import closest_read
+from _small_facts import SUPPORTED, Pair
+from _small_pairs import as_read
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import nn
@@ -21,9 +21,13 @@ from hf_factuality.verifiers.judges.small.network import LONGEST as LONGEST_READ
 from hf_factuality.worlds.lm import has_bfloat16
 
 
-BATCH, LONGEST, LONGEST_CLAIM = 32, 176, 64
+BATCH, LONGEST, LONGEST_CLAIM = 32, 192, 64
 PIECES = 15_872
 """Pieces of words that the network knows: with all 30,522 of its base the weights would not fit into 25 MB."""
+ALIKE = 40
+"""Pairs are about as long if they have the same number of so many tokens."""
+RANKED = 0.5
+"""Weight of the ranking of claims about one evidence beside the cross-entropy."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -54,8 +58,13 @@ class PairNetwork(nn.Module):
 
     def __init__(self, base: str):
         super().__init__()
+        # On a CPU the backward pass of the fused attention is slower by a fifth of the whole.
         self.bert = AutoModel.from_pretrained(
-            base, add_pooling_layer=False, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+            base,
+            add_pooling_layer=False,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            attn_implementation="eager",
         )
         width = 3 * self.bert.config.hidden_size
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
@@ -111,17 +120,44 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return -torch.where(labels == 3, shares[:, 1:].logsumexp(-1), one).mean()
 
 
-def train(network: PairNetwork, tokenizer: Tokenizer, pairs: Sequence[Pair], rate: float, seed: int) -> None:
-    """One pass over the pairs, in bfloat16 where the processor has it; word vectors and the first layer stay as they are."""
+def ranking_loss(logits: torch.Tensor, labels: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """Over the pairs of a true and a false claim about one evidence, which `blocks` numbers, how far the false one has the better odds."""
+    odds = logits[:, 0] - logits[:, 1:].logsumexp(-1)
+    true = labels == SUPPORTED
+    ranked = true[:, None] & ~true[None] & (blocks[:, None] == blocks[None])
+    return nn.functional.softplus(odds[None] - odds[:, None])[ranked].sum() / ranked.sum().clamp(min=1)
+
+
+def train(
+    network: PairNetwork,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair],
+    rate: float,
+    seed: int,
+    blocks: Sequence[int] | None = None,
+) -> None:
+    """One pass over the pairs, in bfloat16 where the processor has it; word vectors and the first layer stay as they are.
+
+    With `blocks`, a number per pair, pairs of one number and about the same length are in one batch, and true claims are ranked above
+    false ones.
+    """
     network.bert.embeddings.requires_grad_(False)
     network.bert.encoder.layer[0].requires_grad_(False)
     encoded, order = encode(tokenizer, pairs), random.Random(seed)
-    places = [*range(len(pairs))]
-    order.shuffle(places)
-    groups = []
-    for start in range(0, len(places), BATCH * 40):  # alike in length within a batch, at random among batches
-        part = sorted(places[start : start + BATCH * 40], key=lambda place: len(encoded[place][0]))
-        own = [part[first : first + BATCH] for first in range(0, len(part), BATCH)]
+    units: dict[tuple[int, int], list[int]] = {}
+    for place in range(len(pairs)):
+        length = len(encoded[place][0]) // ALIKE
+        units.setdefault((place, 0) if blocks is None else (blocks[place], length), []).append(place)
+    shuffled = [*units.values()]
+    order.shuffle(shuffled)
+    groups: list[list[int]] = []
+    while shuffled:  # alike in length within a batch, at random among batches
+        part: list[list[int]] = []
+        while shuffled and sum(map(len, part)) < BATCH * 40:
+            part.append(shuffled.pop())
+        part.sort(key=lambda unit: max(len(encoded[place][0]) for place in unit))
+        places = [place for unit in part for place in unit]
+        own = [places[first : first + BATCH] for first in range(0, len(places), BATCH)]
         order.shuffle(own)
         groups += own
     head = [*network.norm.parameters(), *network.head.parameters()]
@@ -135,13 +171,16 @@ def train(network: PairNetwork, tokenizer: Tokenizer, pairs: Sequence[Pair], rat
         for settings, full in zip(optimizer.param_groups, rates, strict=True):
             settings["lr"] = full * min(1.0, (number + 1) / 60) * (1 - number / len(groups))
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = network(*padded([encoded[place] for place in group]))
-        loss = loss_of(logits.float(), torch.tensor([pairs[place][2] for place in group]))
+            logits = network(*padded([encoded[place] for place in group])).float()
+        labels = torch.tensor([pairs[place][2] for place in group])
+        loss = loss_of(logits, labels)
+        mean = 0.98 * mean + 0.02 * loss.item() if number else loss.item()
+        if blocks is not None:
+            loss = loss + RANKED * ranking_loss(logits, labels, torch.tensor([blocks[place] for place in group]))
         loss.backward()
         nn.utils.clip_grad_norm_([*body, *head], 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        mean = 0.98 * mean + 0.02 * loss.item() if number else loss.item()
         if (number + 1) % 50 == 0:
             seconds = time.monotonic() - started
             print(f"{number + 1} of {len(groups)} batches, {seconds:.0f} s, loss {mean:.3f}", flush=True)
@@ -187,7 +226,10 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
         ]
         print(json.dumps({"run": number, "pairs": len(chosen), "rate": settings["rate"]}))
         before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        train(network, tokenizer, [*closest_read(chosen, settings["closest"], number)], settings["rate"], number)
+        numbers = {evidence: place for place, evidence in enumerate(dict.fromkeys(pair[0] for pair in chosen))}
+        blocks = [numbers[pair[0]] for pair in chosen] if settings.get("ranked") else None
+        read = [*as_read(chosen, settings["closest"], settings.get("among", 0.0), number)]
+        train(network, tokenizer, read, settings["rate"], number, blocks)
         if settings.get("averaged"):
             after = network.state_dict()
             network.load_state_dict({name: (tensor + after[name]) / 2 for name, tensor in before.items()})

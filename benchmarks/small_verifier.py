@@ -1,7 +1,7 @@
 """The judge `small`: training of its network, fit of its last layer, and its figures beside the lexical judge.
 
     python benchmarks/small_verifier.py --data ../shared/data                              # figures
-    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, about two hours on two cores
+    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, about five hours on two cores
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --fit          # the weights of the last layer
 
 DATA holds `wice/`, `fspo/` and `factscore/`. DIR has a folder per source, each a checkout of the repository that
@@ -40,10 +40,12 @@ LONG = "news science history places everyday culture answers_articles answers_sn
 SHORT = "short_numbers short_names short_negations short_comparisons short_details short_meanings".split()
 NATURAL = "natural_people natural_news natural_science natural_places natural_documents".split()
 LONGER = ["answers_passages", "summaries"]
+NEAR = "dates negations numbers roles wordings distractors sentences replies".split()
 """Files of `small_pairs/`."""
 ALL = 100_000
 # The runs of the training, one after the other: what each takes of a source, the learning rate, and the share of the pairs whose
-# evidence is cut to the three closest sentences. What an averaged run ends with is the mean of its weights before and after.
+# evidence is cut to the three closest sentences; `among`, the share with other sentences beside it; `ranked`, whether the claims about one
+# evidence are ranked. What an averaged run ends with is the mean of its weights before and after.
 RUNS = (
     {"taken": {"snli": 12000, "cad": 9000, "breaking": 1500, "fm2": ALL, "fever": ALL, "conj_adv": 3000, "conj": ALL, "med": 2500,
                "help": 1000, "factcg": ALL, "wikisplit": ALL, "wice": ALL, "pararel": ALL, "hotpot": ALL, "facts": 6000},
@@ -55,6 +57,15 @@ RUNS = (
     {"taken": {**dict.fromkeys(NATURAL, ALL), **dict.fromkeys([*LONG, *SHORT, *LONGER], 250),
                "snli": 400, "cad": 400, "fm2": 800, "fever": 300, "facts": 300, "wikisplit": 600, "hotpot": 600, "wice": ALL},
      "rate": 5e-5, "closest": 0.25, "averaged": True},
+    {"taken": {**dict.fromkeys([*LONG, *SHORT], 1100), **dict.fromkeys([*LONGER, *NATURAL], 1500),
+               "fm2": 1000, "wikisplit": 500, "hotpot": 500, "wice": ALL, "snli": 500, "cad": 500},
+     "rate": 5e-5, "closest": 0.12, "among": 0.45},
+    {"taken": {**dict.fromkeys(NEAR, 7700), **dict.fromkeys([*LONG, *SHORT], 150), **dict.fromkeys(LONGER, 200),
+               **dict.fromkeys(NATURAL, 400), "fm2": 500, "wikisplit": 200, "hotpot": 300, "wice": 500, "snli": 200, "cad": 200},
+     "rate": 8e-5, "closest": 0.12, "among": 0.35},
+    {"taken": {**dict.fromkeys(NEAR, 2800), **dict.fromkeys([*LONG, *SHORT, *LONGER], 90), **dict.fromkeys(NATURAL, 300),
+               "fm2": 500, "fever": 300, "wikisplit": 300, "hotpot": 300, "wice": 500, "snli": 200, "cad": 200},
+     "rate": 6e-5, "closest": 0.12, "among": 0.35, "ranked": True},
 )  # fmt: skip
 """Settings of the runs."""
 HELD_FACTS = 10
@@ -74,8 +85,8 @@ def all_pairs(data: Path, sources: Path):
     return pairs, [*validation, *kept_apart, *make_pairs(facts[:HELD_FACTS], 300, seed=7)]
 
 
-FITTED = [*NATURAL, *LONGER, "answers_articles", "answers_snippets", "fm2", "fever", "hotpot", "wice"]
-"""Sources whose validation pairs are like what is judged: claims made in good faith. The last layer is fitted on them."""
+FITTED = [*NATURAL, *NEAR, *LONGER, "answers_articles", "answers_snippets", "fm2", "fever", "hotpot", "wice"]
+"""Sources whose validation pairs are like what is judged: claims made in good faith, and near twins. The last layer is fitted on them."""
 
 
 def fit(data: Path, sources: Path) -> None:
