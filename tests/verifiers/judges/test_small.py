@@ -250,6 +250,20 @@ def test_asleep_is_not_awake(claim):
     assert judged(claim, "A man is asleep on a bench.").label is Label.CONTRADICTED
 
 
+def test_differences_of_the_words_count_less_beside_longer_evidence():
+    """What is said there may follow from several facts: here the number is a difference."""
+    claim, short = "The mill ran for 34 years.", "The mill ran for 43 years."
+    long = "The mill ran for 43 years, and not all of them were good ones, as the owner said when it closed in the spring."
+    lowered = []
+    for evidence in (short, long):
+        reading = read_words(JudgeInput(claim, (evidence,)))
+        assert reading.features["number"] == 1
+        same = reading._replace(features=reading.features | {"number": 0, "number_new": 0})
+        scores = [small.joined_score(claim, one, 0.5) for one in (same, reading)]
+        lowered.append(math.log(scores[0] / (1 - scores[0])) - math.log(scores[1] / (1 - scores[1])))
+    assert lowered[0] > lowered[1] + 1 > 1
+
+
 def test_each_pair_is_run_once_and_order_is_kept(monkeypatch):
     network, asked = load_network(), []
 
