@@ -48,6 +48,8 @@ FALSE = 3
 """The class of a pair that is false, in one of the two ways."""
 SHARED_WORDS = 0.4
 """Two paragraphs that share so many of their words may tell of the same."""
+SCENES = frozenset({"snli", "cad", "breaking", "fever", "conj", "conj_adv", "med", "help"})
+"""Sources of single sentences without a name or a place: beside others of these another man would be meant."""
 _REFERS = re.compile(
     r"(?i:it|its|he|his|she|her|they|their|them|this|that|these|those|there|then|both|neither|each|one|another|others?|all|none|some|most|"
     r"only|but|and|so|such|however|instead|by|until|since|after|before|later|the)\b"
@@ -276,31 +278,36 @@ def as_read(pairs: Sequence[Pair], closest: float, among: float, seed: int) -> I
     A share `among` has its evidence among sentences or paragraphs of its source. Of what is longer than the judge reads as a whole, and of
     a share `closest` of the others, there are the three sentences that come closest to the claim.
     """
-    rng, texts = random.Random(seed), {}
-    for source in dict.fromkeys(pair[3] for pair in pairs):
-        texts[source] = list(dict.fromkeys(pair[0] for pair in pairs if pair[3] == source))
+    rng = random.Random(seed)
+    texts: dict[str, dict[str, None]] = {}
+    for evidence, _, _, source in pairs:
+        texts.setdefault(source, {})[evidence] = None
+    paragraphs = {source: [*own] for source, own in texts.items()}
     for evidence, claim, label, source in pairs:
         cut = rng.random() < closest
-        if rng.random() < among:
-            cut, words = False, set(evidence.lower().split())
-            # A text that shares much with the evidence might speak for or against the claim.
-            others = [
-                text
-                for text in rng.sample(texts[source], min(12, len(texts[source])))
-                if len(words & set(text.lower().split())) < SHARED_WORDS * len(words)
-            ]
-            if rng.random() < 0.25:
-                others = others[: rng.randint(2, 9)]
-                if len(others) > 2 and rng.random() < 0.1:
-                    evidence, label = others.pop(), NOT_SAID
-                others.insert(rng.randint(0, len(others)), evidence)
-                evidence = " ".join(others)
-            else:
-                evidence = _with_sentences(evidence, others[: rng.randint(1, 3)], rng)
+        if source not in SCENES and rng.random() < among:
+            cut, (evidence, label) = False, _among(evidence, label, paragraphs[source], rng)
         if cut or len(evidence.split()) > WHOLE_WORDS:
             read = read_words(JudgeInput(claim, (evidence,)))
             evidence = " ".join(read.closest) if isinstance(read, WordReading) and read.closest else evidence
         yield evidence, claim, label, source
+
+
+def _among(evidence: str, label: int, paragraphs: Sequence[str], rng: random.Random) -> tuple[str, int]:
+    """The evidence with one to three sentences of other paragraphs, or whole ones, which a tenth has alone: then nothing is said."""
+    words = set(evidence.lower().split())
+    others = [  # one that shares much with the evidence might speak for or against the claim
+        text
+        for text in rng.sample(paragraphs, min(12, len(paragraphs)))
+        if len(words & set(text.lower().split())) < SHARED_WORDS * len(words)
+    ]
+    if rng.random() >= 0.25:
+        return _with_sentences(evidence, others[: rng.randint(1, 3)], rng), label
+    others = others[: rng.randint(2, 9)]
+    if len(others) > 2 and rng.random() < 0.1:
+        evidence, label = others.pop(), NOT_SAID
+    others.insert(rng.randint(0, len(others)), evidence)
+    return " ".join(others), label
 
 
 def _with_sentences(evidence: str, others: Iterable[str], rng: random.Random) -> str:

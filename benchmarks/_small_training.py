@@ -210,6 +210,19 @@ def save(network: PairNetwork, tokenizer: str, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
 
 
+def sample(pairs: Sequence[Pair], count: int, whole: bool, rng: random.Random) -> list[Pair]:
+    """So many of the pairs at most; with `whole`, all claims about an evidence or none of them, and about so many."""
+    if not whole:
+        return rng.sample(pairs, min(count, len(pairs)))
+    blocks: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        blocks.setdefault(pair[0], []).append(pair)
+    found: list[Pair] = []
+    for block in rng.sample([*blocks.values()], len(blocks)):
+        found += block if len(found) < count else []
+    return found
+
+
 def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping], folder: Path) -> PairNetwork:
     """Train by the runs, one after the other, and save."""
     torch.manual_seed(0)
@@ -217,21 +230,25 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
     written, old = fewer_pieces(Path(base) / "tokenizer.json", texts)
     network, tokenizer = PairNetwork(base), Tokenizer.from_str(written)
     network.keep_pieces(old)
+    states: list[dict[str, torch.Tensor]] = []
     for number, settings in enumerate(runs, 1):
-        rng = random.Random(number)
+        rng, ranked = random.Random(number), settings.get("ranked", False)
         chosen = [
             pair
             for name, count in settings["taken"].items()
-            for pair in rng.sample(pairs.get(name, []), min(count, len(pairs.get(name, []))))
+            for pair in sample(pairs.get(name, []), count, ranked, rng)
         ]
         print(json.dumps({"run": number, "pairs": len(chosen), "rate": settings["rate"]}))
-        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         numbers = {evidence: place for place, evidence in enumerate(dict.fromkeys(pair[0] for pair in chosen))}
-        blocks = [numbers[pair[0]] for pair in chosen] if settings.get("ranked") else None
+        blocks = [numbers[pair[0]] for pair in chosen] if ranked else None
         read = [*as_read(chosen, settings["closest"], settings.get("among", 0.0), number)]
         train(network, tokenizer, read, settings["rate"], number, blocks)
-        if settings.get("averaged"):
+        if "averaged" in settings:
+            other, share = settings["averaged"]
             after = network.state_dict()
-            network.load_state_dict({name: (tensor + after[name]) / 2 for name, tensor in before.items()})
+            network.load_state_dict(
+                {name: share * tensor + (1 - share) * after[name] for name, tensor in states[other - 1].items()}
+            )
+        states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         save(network, written, folder)
     return network

@@ -1,13 +1,17 @@
 """What the network of `small` is trained on."""
 
+import math
+import random
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from _small_pairs import NOT_SAID, as_read, written_pairs  # noqa: E402
+from _small_training import ranking_loss, sample  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +35,26 @@ def test_no_evidence_is_longer_than_the_judge_reads(pairs):
     words = [len(pair[0].split()) for pair in as_read(pairs, 0.0, 1.0, 1)]
     three_longest = 3 * max(len(sentence.split()) for pair in pairs for sentence in pair[0].split(". "))
     assert max(words) <= max(110, three_longest)
+
+
+def test_scenes_stay_alone():
+    """A caption beside another would speak of another man."""
+    pairs = [(f"A man of {number} is asleep.", "A man is awake.", 1, "snli") for number in range(30)]
+    assert [*as_read(pairs, 0.0, 1.0, 1)] == pairs
+
+
+def test_whole_evidence_is_sampled_for_ranking(pairs):
+    chosen = sample(pairs, 20, True, random.Random(1))
+    assert 20 <= len(chosen) < len(pairs)
+    for evidence in {pair[0] for pair in chosen}:
+        assert [pair for pair in chosen if pair[0] == evidence] == [pair for pair in pairs if pair[0] == evidence]
+    assert len(sample(pairs, 20, False, random.Random(1))) == 20
+
+
+def test_ranking_is_of_true_and_false_claims_about_one_evidence():
+    logits = torch.tensor([[2.0, 0.0, -1.0], [1.0, 0.5, 0.0], [0.0, 3.0, 0.0], [4.0, 0.0, 0.0]])
+    labels, blocks = torch.tensor([0, 1, 3, 2]), torch.tensor([7, 7, 7, 8])
+    odds = [yes - math.log(math.exp(no) + math.exp(other)) for yes, no, other in logits.tolist()]
+    expected = sum(math.log1p(math.exp(odds[false] - odds[0])) for false in (1, 2)) / 2
+    assert ranking_loss(logits, labels, blocks).item() == pytest.approx(expected, rel=1e-5)
+    assert ranking_loss(logits[:1], labels[:1], blocks[:1]).item() == 0
