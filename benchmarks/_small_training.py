@@ -223,6 +223,11 @@ def sample(pairs: Sequence[Pair], count: int, whole: bool, rng: random.Random) -
     return found
 
 
+def mean_of(states: Sequence[tuple[float, Mapping[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
+    """The mean of states of one network, each with its share."""
+    return {name: torch.stack([share * state[name] for share, state in states]).sum(0) for name in states[0][1]}
+
+
 def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping], folder: Path) -> PairNetwork:
     """Train by the runs, one after the other, and save."""
     torch.manual_seed(0)
@@ -244,11 +249,9 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
         read = [*as_read(chosen, settings["closest"], settings.get("among", 0.0), number)]
         train(network, tokenizer, read, settings["rate"], number, blocks)
         if "averaged" in settings:
-            other, share = settings["averaged"]
-            after = network.state_dict()
-            network.load_state_dict(
-                {name: share * tensor + (1 - share) * after[name] for name, tensor in states[other - 1].items()}
-            )
+            shares = settings["averaged"]
+            parts = [(1 - sum(shares.values()), network.state_dict())]
+            network.load_state_dict(mean_of([*parts, *((share, states[run - 1]) for run, share in shares.items())]))
         states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         save(network, written, folder)
     return network

@@ -11,7 +11,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from _small_pairs import NOT_SAID, as_read, written_pairs  # noqa: E402
-from _small_training import ranking_loss, sample  # noqa: E402
+from _small_training import mean_of, ranking_loss, sample  # noqa: E402
+from small_verifier import NATURAL, NEAR, NEARER, RUNS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,16 @@ def test_ranking_is_of_true_and_false_claims_about_one_evidence():
     expected = sum(math.log1p(math.exp(odds[false] - odds[0])) for false in (1, 2)) / 2
     assert ranking_loss(logits, labels, blocks).item() == pytest.approx(expected, rel=1e-5)
     assert ranking_loss(logits[:1], labels[:1], blocks[:1]).item() == 0
+
+
+def test_mean_of_states():
+    states = [{"weight": torch.tensor([1.0, 2.0])}, {"weight": torch.tensor([3.0, 6.0])}]
+    assert mean_of([(0.25, states[0]), (0.75, states[1])])["weight"].tolist() == [2.5, 5.0]
+
+
+def test_runs_name_files_that_there_are():
+    written = {pair[3] for pair in written_pairs()[0]}
+    assert {*NATURAL, *NEAR, *NEARER} <= written <= {name for run in RUNS for name in run["taken"]}
+    for number, run in enumerate(RUNS, 1):
+        assert all(earlier < number for earlier in run.get("averaged", {}))
+        assert sum(run.get("averaged", {}).values()) < 1
