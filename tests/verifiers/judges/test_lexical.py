@@ -159,6 +159,29 @@ def test_the_score_is_that_of_the_two_weights_by_length():
     assert judge(claim, evidence).score == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("claim", "evidence", "worked"),
+    [
+        ("The mill ran for 34 years.", "The mill opened in 1956. It closed in 1990.", 1.0),
+        ("The mill ran for 43 years.", "The mill opened in 1956. It closed in 1990.", 0.0),
+        ("In all there are 61 wheels.", "The mill has 40 wheels and the barn has 21 wheels.", 1.0),
+        ("The mill has 19 wheels more than the barn.", "The mill has 40 wheels and the barn has 21 wheels.", 1.0),
+        ("The mill has 18 wheels more than the barn.", "The mill has 40 wheels and the barn has 21 wheels.", 0.0),
+        ("70% of the wheels are not of iron.", "30% of the wheels are of iron.", 1.0),
+        ("Twelve wheels are of iron.", "The mill has 40 wheels, and 30% of them are of iron.", 1.0),
+        ("The mill closed in 1990.", "The mill opened in 1956 and ran for 34 years.", 1.0),
+        ("The mill closed in 1991.", "The mill opened in 1956 and ran for 34 years.", 0.0),
+        ("The mill has 40 wheels.", "The mill has 40 wheels.", 0.0),
+        ("The mill has at least 61 wheels.", "The mill has 40 wheels and the barn has 21 wheels.", 0.0),
+    ],
+)
+def test_a_number_that_follows_from_two_others(claim, evidence, worked):
+    found = english_features(claim, tuple(f"{one.rstrip('.')}." for one in evidence.split(". ")))
+    assert found["number_worked"] == worked
+    if worked:
+        assert not any(found[name] for name in ("number", "number_new", "number_negated"))
+
+
 def test_best_three_sentences_are_chosen_greedily():
     """Each claim word has weight 1 and the same rarity; sentence one holds 3 of 6, and the next two add 2 and 1."""
     evidence = ("red green blue", "blue cyan pink", "red gold", "green cyan", "other things")

@@ -32,7 +32,15 @@ from hf_factuality.verifiers.judges.lexical.lexicon import (
     WIDER,
     lexicon,
 )
-from hf_factuality.verifiers.judges.lexical.quantities import AGREES, CONFLICTS, EXACT, Quantity, compare_quantities
+from hf_factuality.verifiers.judges.lexical.quantities import (
+    AGREES,
+    CONFLICTS,
+    EXACT,
+    SECONDS_OF_A_YEAR,
+    Quantity,
+    compare_quantities,
+    worked_out,
+)
 
 
 class Differences(NamedTuple):
@@ -50,6 +58,7 @@ class Differences(NamedTuple):
     number_new: float  # that it does not give
     number_moved: float  # that it gives of something else
     number_negated: float  # that it denies
+    number_worked: float  # that follows from two of its numbers, such as a difference
     negated: float  # whether a verb or a noun is negated in one of the two only
     opposite: float  # whether a verb or adjective stands against the evidence's
     roles: float  # whether who did it and to whom are exchanged
@@ -189,7 +198,7 @@ def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: froz
         verb=float(verb is not None and missing[verb]),
         far=sum(size for size, holds, word in zip(weight, here[main], content, strict=True) if not holds and word.base not in known) / total,
         far_names=1 - 1 / (1 + sum(not here[at_verb][i] and not missing[i] for i in names)),
-        number=numbers[0], number_new=numbers[1], number_moved=numbers[2], number_negated=numbers[3],
+        number=numbers[0], number_new=numbers[1], number_moved=numbers[2], number_negated=numbers[3], number_worked=numbers[4],
         negated=one["negated"],
         opposite=0.0 if settled else max(one["opposite"], one["opposed"] if opposed is None else float(opposed)),
         roles=roles, agent=agent, sequence=_sequence(claim, sentences, table), patient=patient, astray=astray,
@@ -462,7 +471,6 @@ def _quantifiers(claim: Analysis, sentence: Analysis) -> tuple[float, float]:
 
 _LATER = frozenset(("later", "after", "afterwards", "on"))
 _EARLIER = frozenset(("earlier", "before", "previously"))
-_YEAR = 31557600
 
 
 def dated(sentence: Analysis, year: float | None) -> tuple[list[Quantity], float | None]:
@@ -482,18 +490,18 @@ def dated(sentence: Analysis, year: float | None) -> tuple[list[Quantity], float
         if one.kind == "year" and one.low == one.high:
             year = one.low
         elif one.kind == "time" and one.unit in ("year", "decade") and year is not None and one.end < len(words):
-            step = round(one.low / _YEAR)
+            step = round(one.low / SECONDS_OF_A_YEAR)
             if words[one.end] in _LATER or words[one.end] in _EARLIER:
                 then = year + (step if words[one.end] in _LATER else -step)
                 found.append(Quantity(then, then, "year", "", EXACT, one.about, one.at, one.end))
     return found, year
 
 
-def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_Match]], here: list[list[bool]], weight: list[float]) -> tuple[float, float, float, float]:  # fmt: skip
-    """Shares of the claim's quantities that the evidence gives otherwise, not at all, of something else, and denies."""
+def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_Match]], here: list[list[bool]], weight: list[float]) -> tuple[float, float, float, float, float]:  # fmt: skip
+    """Shares of the claim's quantities that the evidence gives otherwise, not at all, of something else, denies, and gives by two others."""
     ours = [one for one in claim.quantities if not (one.kind == "rank" and one.low == 1)]
     if not ours:
-        return 0.0, 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0, 0.0
     theirs: list[tuple[Quantity, float, bool]] = []
     year = None
     relate = lexicon().relation
@@ -509,7 +517,8 @@ def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_M
                     there = match.index >= 0 and sentence.content[match.index].clause == clause
                     near += size * (1.0 if there else 0.3)
             theirs.append((one, near, bool(sentence.negated[min(one.at, len(sentence.words) - 1)])))
-    conflict = new = moved = denied = 0
+    conflict = new = moved = denied = worked = 0
+    given = [other for other, *_ in theirs]
     for one in ours:
         agreed, against, elsewhere, negated = -1.0, -1.0, False, False
         for other, near, is_negated in theirs:
@@ -522,7 +531,9 @@ def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_M
                 agreed, negated = near, is_negated
             elif verdict == CONFLICTS:
                 against = max(against, near)
-        if agreed < 0 and against >= 0.4 * sum(weight):
+        if agreed < 0 and worked_out(one, given):
+            worked += 1
+        elif agreed < 0 and against >= 0.4 * sum(weight):
             conflict += 1
         elif agreed < 0:
             new += 1
@@ -531,4 +542,4 @@ def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_M
             moved += against > agreed + 0.5
             denied += negated and not claim.negated[one.at]
     count = len(ours)
-    return conflict / count, new / count, moved / count, denied / count
+    return conflict / count, new / count, moved / count, denied / count, worked / count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
@@ -35,6 +36,7 @@ class Quantity(NamedTuple):
     end: int
 
 
+SECONDS_OF_A_YEAR = 31557600
 _LONGEST = 30  # characters of a number
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -377,3 +379,37 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     if ours.kind == "share" and ours.unit and theirs.unit and ours.unit != theirs.unit:
         return UNKNOWN
     return CONFLICTS
+
+
+_COMBINED = 12  # so many quantities; among more, two fit by chance
+
+
+def worked_out(ours: Quantity, theirs: Sequence[Quantity]) -> bool:
+    """Whether a quantity of the claim follows from several of the evidence.
+
+    It may be the sum or the difference of two, the sum of all that count the same, a share of a count, the rest of a share,
+    the years between two dates, or a year with so many years added or taken away.
+    """
+    given = {(one.kind, one.unit, one.low) for one in theirs if one.low == one.high}
+    if ours.bound != EXACT or ours.low != ours.high or ours.kind in _NAMED or len(given) > _COMBINED:
+        return False
+    values = [low for kind, _, low in given if kind == ours.kind]
+    years = [low for kind, _, low in given if kind == "year"]
+    spans = [low / SECONDS_OF_A_YEAR for kind, _, low in given if kind in ("time", "age")]
+    shares = [low for kind, _, low in given if kind == "share"]
+    if ours.kind == "year":
+        found = [year + step for year in years for span in spans for step in (span, -span)]
+    else:
+        found = [total for one, other in combinations(values, 2) for total in (one + other, abs(one - other))]
+    if ours.kind in ("time", "age"):
+        found += [abs(one - other) * SECONDS_OF_A_YEAR for one, other in combinations(years, 2)]
+    if ours.kind == "share":
+        found += [1 - share for share in shares]
+    if ours.kind == "count":
+        found += [part * count for share in shares for part in (share, 1 - share) for count in values]
+        found.append(sum(low for kind, unit, low in given if (kind, unit) == ("count", ours.unit)))
+    slack = 0.0 if ours.kind == "year" else 0.1 if ours.about else 1e-3
+    return any(value and math.isclose(value, ours.low, rel_tol=slack) for value in found)
+
+
+_NAMED = frozenset(("month", "day", "rank"))  # these count nothing
