@@ -196,8 +196,8 @@ def test_the_score_is_the_learned_layer_of_words_and_network():
     words, net = math.log(reading.score / (1 - reading.score)), math.log(support / (1 - support))
     logit = small.JOINED_INTERCEPT + small.JOINED["words"] * words + small.JOINED["network"] * net
     assert any(reading.features[name] for name in ("order", "far", "verb", "words"))  # else `SAME_WORDS` comes on top
-    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(10 / 3))  # one sentence, five words
-    logit = (1 - unread) * logit + unread * words
+    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(7 / 3))  # one sentence, five words
+    logit = (1 - unread) * logit + unread * (words + 0.2 * net)
     assert judged(claim, evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
 
 
@@ -213,16 +213,19 @@ def test_a_decade_is_no_year_of_it():
         assert narrowed <= (judged(claim, evidence).score < 0.3)
 
 
-def test_long_claims_about_many_sentences_are_judged_by_words():
+def test_long_claims_about_many_sentences_are_judged_by_words_and_a_fifth_of_the_network():
     other = "Nothing of note happened in the town in that year, nor in the one after."
     evidence = tuple(f"{other} ({number})" for number in range(60)) + (PAIRS[2][0],)
     claim = (
         "The mill, which had opened in the year 1956 by the river, closed in 1990 and was used by nobody since, although the town, "
         "whose council had paid for its wheel and for the road that led to it, had asked several times for a new tenant."
     )
-    assert judged(claim, *evidence).score == pytest.approx(
-        judged(claim, *evidence, judge=LexicalJudge()).score, abs=1e-3
-    )
+    reading = read_words(JudgeInput(claim, evidence))
+    assert isinstance(reading, WordReading) and reading.score == judged(claim, *evidence, judge=LexicalJudge()).score
+    read = small.evidence_read(JudgeInput(claim, evidence), reading)
+    support = load_network().probabilities([(read, claim)])[0][SUPPORTED]
+    logit = math.log(reading.score / (1 - reading.score)) + 0.2 * math.log(support / (1 - support))
+    assert judged(claim, *evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-3)
 
 
 @pytest.mark.parametrize(("support", "label"), [(0.998, Label.SUPPORTED), (0.001, Label.CONTRADICTED)])
@@ -244,10 +247,28 @@ def test_pairs_are_told_apart():
     assert labels[2] in (Label.UNVERIFIABLE, Label.CONTRADICTED)
 
 
-@pytest.mark.xfail(strict=True, reason="the network does not know these opposites: docs/small-verifier.md")
-@pytest.mark.parametrize("claim", ["The man is wide awake.", "The man is awake."])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "The man is wide awake.",
+        pytest.param(
+            "The man is awake.",
+            marks=pytest.mark.xfail(strict=True, reason="the network misses this opposite: docs/small-verifier.md"),
+        ),
+    ],
+)
 def test_asleep_is_not_awake(claim):
     assert judged(claim, "A man is asleep on a bench.").label is Label.CONTRADICTED
+
+
+def test_a_number_that_follows_from_two_others_raises_the_score():
+    evidence = ("The mill opened in 1956 and closed in 1990.",)
+    scores = []
+    for claim in ("The mill ran for 34 years.", "The mill ran for 43 years."):
+        reading = read_words(JudgeInput(claim, evidence))
+        assert isinstance(reading, WordReading)
+        scores.append(small.joined_score(claim, reading, 0.5))
+    assert scores[0] > scores[1] + 0.1
 
 
 def test_differences_of_the_words_count_less_beside_longer_evidence():
@@ -306,7 +327,7 @@ def test_other_weights_are_another_judge(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "name",
     "JOINED_INTERCEPT COSTS_WORDS COSTS_SCALE MORE_WORDS MORE_SCALE MORE_SHARE NARROWED SAME_NUMBER SAME_WORDS SENTENCES SENTENCES_SCALE WORDS WORDS_SCALE "
-    "WORDS_ALONE WHOLE_WORDS LONGEST_WORD".split(),
+    "NETWORK_PART WORKED_OUT WHOLE_WORDS LONGEST_WORD".split(),
 )
 def test_other_amounts_are_another_judge(name, monkeypatch):
     before = SmallJudge().revision
