@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
+from hf_factuality.verifiers.judges.lexical import judge as lexical_judge
 from hf_factuality.verifiers.judges.lexical import lexicon
 from hf_factuality.verifiers.judges.lexical import text as lexical_text
 from hf_factuality.verifiers.judges.lexical.judge import (
@@ -389,3 +390,15 @@ def test_what_is_known_of_words_does_not_grow_without_end(monkeypatch):
         assert words.entry(f"name{number}") is None
     assert len(words._known) <= 8 and not any(name.startswith("name") for name in words._entries)
     assert words.keys("rise") == first and words.relation("rise", "fall") == lexicon.OPPOSITE
+
+
+def test_other_rules_are_another_judge(monkeypatch, tmp_path):
+    """Else verdicts that are cached from before a rule changed would be taken for those of now."""
+    folder = Path(lexical_judge.__file__).parent
+    for path in (*folder.glob("*.py"), *folder.glob("*.gz")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(lexical_judge, "__file__", str(tmp_path / "judge.py"))
+    assert lexical_judge._revision.__wrapped__() == LexicalJudge().revision
+    with (tmp_path / "quantities.py").open("a", encoding="utf-8") as file:
+        file.write("_COMBINED = 5\n")
+    assert lexical_judge._revision.__wrapped__() != LexicalJudge().revision

@@ -558,7 +558,7 @@ class LexicalJudge:
 
     @property
     def revision(self) -> str:
-        """Digest of the weights and of the lexicon: verdicts of other weights are other verdicts."""
+        """Digest of the lexicon and of the code with its weights and rules: other rules give other verdicts."""
         return _revision()
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
@@ -639,9 +639,8 @@ def verdict(item: JudgeInput, reading: WordReading, threshold: float) -> Judgeme
 
 @lru_cache(maxsize=1)
 def _revision() -> str:
-    lexicon = sha256((Path(__file__).parent / "lexicon.txt.gz").read_bytes()).hexdigest()
-    weights = (WEIGHTS, INTERCEPT, SHORT, SHORT_INTERCEPT, LONG, LONG_INTERCEPT, LENGTH, LENGTH_SCALE, COPY_WEIGHT)
-    return sha256(f"{weights} {lexicon}".encode()).hexdigest()[:12]
+    files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".gz"))
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 _ENGLISH = frozenset("the of and is with by for from that his her which who".split())

@@ -105,7 +105,7 @@ def joined_score(claim: str, reading: WordReading, support: float) -> float:
 
 
 def unread_share(claim: str, reading: WordReading) -> float:
-    """How far the words alone decide, in [0, 1]."""
+    """How far the words decide, in [0, 1]."""
     many = sigmoid((reading.sentences - SENTENCES) / SENTENCES_SCALE)
     return many * sigmoid((len(claim.split()) - WORDS) / WORDS_SCALE)
 
