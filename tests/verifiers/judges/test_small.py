@@ -324,6 +324,22 @@ def test_other_weights_are_another_judge(monkeypatch, tmp_path):
     assert SmallJudge().revision != names["SmallJudge"]
 
 
+def test_other_rules_are_another_judge(monkeypatch, tmp_path):
+    before = SmallJudge().revision
+    for path in Path(small.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(small, "__file__", str(tmp_path / "judge.py"))
+    small._rules.cache_clear()
+    try:
+        assert SmallJudge().revision == before
+        with (tmp_path / "network.py").open("a", encoding="utf-8") as file:
+            file.write("LONGEST = 5\n")
+        small._rules.cache_clear()
+        assert SmallJudge().revision != before
+    finally:
+        small._rules.cache_clear()
+
+
 @pytest.mark.parametrize(
     "name",
     "JOINED_INTERCEPT COSTS_WORDS COSTS_SCALE MORE_WORDS MORE_SCALE MORE_SHARE NARROWED SAME_NUMBER SAME_WORDS SENTENCES SENTENCES_SCALE WORDS WORDS_SCALE "

@@ -639,7 +639,12 @@ def verdict(item: JudgeInput, reading: WordReading, threshold: float) -> Judgeme
 
 @lru_cache(maxsize=1)
 def _revision() -> str:
-    files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".gz"))
+    return digest_of_rules(Path(__file__).parent)
+
+
+def digest_of_rules(folder: Path) -> str:
+    """Of the code in a folder, in which weights and rules stand, and of the lexicon beside it."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".gz"))
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from unicodedata import normalize
 
 from hf_factuality.functional.calibration import sigmoid
@@ -16,6 +18,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     COPY_MISSING,
     LexicalJudge,
     WordReading,
+    digest_of_rules,
     read_words,
     verdict,
 )
@@ -161,10 +164,11 @@ class SmallJudge(LexicalJudge):
 
     @property
     def revision(self) -> str:
-        """Digest of the weights and of all that the words are judged by."""
+        """Digest of the weights, of the rules of both judges, and of the amounts as they are now."""
         joined = (
             digest(),
             super().revision,
+            _rules(),
             JOINED,
             JOINED_INTERCEPT,
             COSTS,
@@ -202,6 +206,11 @@ class SmallJudge(LexicalJudge):
                 found = found._replace(score=score, against=found.against or max(shares) == shares[CONTRADICTED])
             results.append(verdict(item, found, self.threshold))
         return results
+
+
+@lru_cache(maxsize=1)
+def _rules() -> str:
+    return digest_of_rules(Path(__file__).parent)
 
 
 def _is_read(claim: str, reading: WordReading) -> bool:
