@@ -196,8 +196,8 @@ def test_the_score_is_the_learned_layer_of_words_and_network():
     words, net = math.log(reading.score / (1 - reading.score)), math.log(support / (1 - support))
     logit = small.JOINED_INTERCEPT + small.JOINED["words"] * words + small.JOINED["network"] * net
     assert any(reading.features[name] for name in ("order", "far", "verb", "words"))  # else `SAME_WORDS` comes on top
-    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(7 / 3))  # one sentence, five words
-    logit = (1 - unread) * logit + unread * (words + 0.2 * net)
+    unread = 1 / (1 + math.exp(5.5)) / (1 + math.exp(5 / 3))  # one sentence, five words
+    logit = (1 - unread) * logit + unread * (words + 0.15 * net)
     assert judged(claim, evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
 
 
@@ -213,7 +213,7 @@ def test_a_decade_is_no_year_of_it():
         assert narrowed <= (judged(claim, evidence).score < 0.3)
 
 
-def test_long_claims_about_many_sentences_are_judged_by_words_and_a_fifth_of_the_network():
+def test_long_claims_about_many_sentences_are_judged_by_words_and_a_part_of_the_network():
     other = "Nothing of note happened in the town in that year, nor in the one after."
     evidence = tuple(f"{other} ({number})" for number in range(60)) + (PAIRS[2][0],)
     claim = (
@@ -224,7 +224,7 @@ def test_long_claims_about_many_sentences_are_judged_by_words_and_a_fifth_of_the
     assert isinstance(reading, WordReading) and reading.score == judged(claim, *evidence, judge=LexicalJudge()).score
     read = small.evidence_read(JudgeInput(claim, evidence), reading)
     support = load_network().probabilities([(read, claim)])[0][SUPPORTED]
-    logit = math.log(reading.score / (1 - reading.score)) + 0.2 * math.log(support / (1 - support))
+    logit = math.log(reading.score / (1 - reading.score)) + 0.15 * math.log(support / (1 - support))
     assert judged(claim, *evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-3)
 
 
@@ -247,16 +247,7 @@ def test_pairs_are_told_apart():
     assert labels[2] in (Label.UNVERIFIABLE, Label.CONTRADICTED)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        "The man is wide awake.",
-        pytest.param(
-            "The man is awake.",
-            marks=pytest.mark.xfail(strict=True, reason="the network misses this opposite: docs/small-verifier.md"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("claim", ["The man is wide awake.", "The man is awake."])
 def test_asleep_is_not_awake(claim):
     assert judged(claim, "A man is asleep on a bench.").label is Label.CONTRADICTED
 
