@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_factuality.reading.completion import passage_sentences
+from hf_factuality.reading import completion
 from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
@@ -322,7 +322,14 @@ def confusion(cases: Sequence[tuple[str, tuple[str, ...], str]], judge: LexicalJ
 
 
 def clear_caches() -> None:
-    for cached in (lexical._index, lexical._passage, lexical_text._token, analyse, passage_sentences):
+    for cached in (
+        lexical._index,
+        lexical._passage,
+        lexical_text._token,
+        analyse,
+        completion._read_passage,
+        completion.passage_sentences,
+    ):
         cached.cache_clear()
     lexical_text._piece_terms.clear()
 

@@ -168,14 +168,21 @@ def declines_as_read(blocks: Sequence[Block], sentences: Sequence[Sentence]) -> 
     return declines_as_a_whole([sentence.says for sentence in sentences])
 
 
+@lru_cache(maxsize=1024)
+def _read_passage(text: str) -> tuple[tuple[Block, ...], tuple[Sentence, ...], tuple[Citation, ...]]:
+    """Blocks, sentences and citations of a passage of evidence, of which nobody asks whether it declines."""
+    found = find_blocks(text)
+    sentences, citations = read_blocks(found, segmentation_language(text), kinds=False)
+    return tuple(found), tuple(sentences), tuple(citations)
+
+
 @lru_cache(maxsize=2048)
 def passage_sentences(text: str) -> tuple[tuple[str, bool], ...]:
     """What a passage of evidence says, in order: its sentences without questions, citations and markup, and its headings, which
     state nothing. Each with whether it is a sentence."""
     if not text.strip():
         return ()
-    found = find_blocks(text)
-    sentences, _ = read_blocks(found, segmentation_language(text), kinds=False)
+    found, sentences, _ = _read_passage(text)
     parts = [(it.start, it.says, True) for it in sentences if not it.says.endswith(("?", "？"))]
     headings = [(block.start, block.visible, False) for block in found if block.kind == "heading"]
     if headings:
@@ -191,7 +198,7 @@ def without_citations(text: str) -> str:
     """A text without its citations, as judges are shown it. Markup stays."""
     if _MAY_CITE.search(text) is None:
         return text
-    citations = read_blocks(find_blocks(text), segmentation_language(text), kinds=False)[1]
+    _, _, citations = _read_passage(text)
     parts, at = [], 0
     for it in citations:
         parts.append(text[at : it.start])

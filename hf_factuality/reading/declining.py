@@ -18,6 +18,7 @@ from typing import Any
 from hf_factuality.reading import cues, learned
 from hf_factuality.reading.sentences import segmentation_language
 from hf_factuality.reading.talk import is_talk
+from hf_factuality.reading.words import ascii_words
 
 
 class Part(IntEnum):
@@ -101,7 +102,6 @@ _WHOLE = frozenset(phrase for one in _ALL for phrase in one.words["whole"].split
 # No sentence that declines is longer.
 _LONGEST = 1500
 _WORDS = re.compile(r"[^\W\d_]+(?:'t\b)?")
-_SPACED = {number: " " for number in range(128) if not chr(number).isalpha() and chr(number) != "'"}
 _DEVANAGARI = re.compile(r"[\u0900-\u097f]")
 _KANA, _HAN = re.compile(r"[\u3041-\u30fa]"), re.compile(r"[\u3400-\u9fff]")
 # Spellings that differ in nothing that matters here: dots and moons of Devanagari, ё.
@@ -169,7 +169,7 @@ _FLOATING = re.compile(
 def _languages(text: str) -> tuple[_Language, ...]:
     """Languages of which a cue may occur in a text, in lower case: the cheap first look."""
     if text.isascii():
-        words = text.translate(_SPACED).split()
+        words = ascii_words(text, "'")
         if _TRIGGER_WORDS.isdisjoint(words):
             return ()
         return tuple(dict.fromkeys(one for word in words for one in _TRIGGERS.get(word, ())))
@@ -188,7 +188,7 @@ def _may_decline(text: str) -> bool:
     """The cheap first look at a sentence as it stands."""
     if not text.isascii():
         return bool(_languages(text.replace("\u2019", "'").lower()))
-    return not _TRIGGER_WORDS.isdisjoint(text.lower().translate(_SPACED).split())
+    return not _TRIGGER_WORDS.isdisjoint(ascii_words(text, "'"))
 
 
 def _likely(text: str) -> tuple[_Language, ...]:

@@ -6,6 +6,8 @@ import re
 
 import sentencex
 
+from hf_factuality.reading.words import ascii_words
+
 
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]+")
@@ -62,7 +64,6 @@ for _code, _list in _WORDS.items():
 _ENGLISH = frozenset(word for word, codes in _VOTES.items() if "en" in codes)
 _NOT_ENGLISH = frozenset(word for word, codes in _VOTES.items() if codes != ["en"])
 _WORD = re.compile(r"[^\W\d_]+")
-_SPACED = {code: " " for code in range(128) if not chr(code).isalpha()}  # the same for ASCII, and four times as fast
 
 
 def segmentation_language(text: str) -> str:
@@ -74,8 +75,8 @@ def segmentation_language(text: str) -> str:
             if len(script.findall(text[:400])) * 3 > len(text[:400].split()):
                 return code
     # Each word counts once: "ET" in ten dates is no French.
-    head = text[:600].lower()
-    words = set(head.translate(_SPACED).split() if head.isascii() else _WORD.findall(head))
+    head = text[:600]
+    words = set(ascii_words(head) if head.isascii() else _WORD.findall(head.lower()))
     # No language gets more votes than there are words that are not English alone.
     if len(words & _NOT_ENGLISH) <= len(words & _ENGLISH) * 1.2:
         return "en"

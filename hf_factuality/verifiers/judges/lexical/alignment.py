@@ -98,13 +98,15 @@ class _Match(NamedTuple):
 _UNMATCHED = _Match(NONE, -1)
 
 
-def _match(ours: Word, sentence: Analysis, keys: Sequence[frozenset]) -> _Match:
-    """What in a sentence is closest to a word of the claim, by the lexicon's keys of each of its words."""
-    if places := sentence.by_base.get(ours.base):
-        return _Match(SAME, places[0])
+def _match(ours: Word, sentence: Analysis, keys: Sequence[frozenset], together: frozenset) -> _Match:
+    """What in a sentence is closest to a word of the claim, by the lexicon's keys of each of its words and of them together."""
+    if (place := sentence.by_base.get(ours.base)) is not None:
+        return _Match(SAME, place)
     best = _UNMATCHED
     book = lexicon()
     mine = book.keys(ours.base)
+    if mine.isdisjoint(together):
+        return best
     for index, other in enumerate(keys):
         if mine.isdisjoint(other):
             continue
@@ -147,7 +149,8 @@ def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: froz
         return Differences(**dict.fromkeys(FIELDS, 1.0))
     content = claim.content
     keys = [[lexicon().keys(word.base) for word in sentence.content] for sentence in sentences]
-    table = [[_match(word, *pair) for word in content] for pair in zip(sentences, keys, strict=True)]
+    together = [frozenset().union(*words) for words in keys]
+    table = [[_match(word, *those) for word in content] for those in zip(sentences, keys, together, strict=True)]
     weight = [1.5 if word.name else 0.4 if word.base in EMPTY_VERBS else 1.0 for word in content]
     total = sum(weight) or 1.0
     best = [max((row[i] for row in table), key=lambda m: _RANK[m.relation]) for i in range(len(content))]
@@ -278,9 +281,10 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
     """Each verb or comparative of the claim beside each of the sentences that is the same, or its opposite."""
     book, found = lexicon(), []
     mine = [verb for verb in claim.verbs if verb.base not in EMPTY_VERBS or len(claim.verbs) == 1]
+    mine += _compared(claim)
     for number, sentence in enumerate(sentences):
         for theirs in (*sentence.verbs, *_compared(sentence)):
-            for ours in (*mine, *_compared(claim)):
+            for ours in mine:
                 relation = book.relation(ours.base, theirs.base)
                 if relation not in (SAME, NEAR, OPPOSITE, WIDER):
                     continue

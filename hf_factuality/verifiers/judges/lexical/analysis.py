@@ -100,7 +100,7 @@ class Analysis(NamedTuple):
     saying: tuple[str, ...]  # verbs of saying and thinking
     pronoun: bool  # whether it speaks of somebody or something named before
     negated: tuple[bool, ...]  # of each word
-    by_base: dict[str, list[int]]  # indices into `content`
+    by_base: dict[str, int]  # index into `content` of the first word with a basic form
 
 
 @lru_cache(maxsize=1 << 13)
@@ -160,9 +160,9 @@ def analyse(text: str) -> Analysis:
         if verb:
             before = ""
     _find_verbs(words, content)
-    by_base: dict[str, list[int]] = {}
+    by_base: dict[str, int] = {}
     for number, one in enumerate(content):
-        by_base.setdefault(one.base, []).append(number)
+        by_base.setdefault(one.base, number)
     return Analysis(
         tuple(words), tuple(content), tuple(found), tuple(_quantified(words, bases, owners)),
         tuple(_verbs(words, content)), tuple(base for base in bases if base in SAYING),

@@ -137,9 +137,10 @@ class _Passage:
                 self.headings.append((len(self.sentences), text))
                 continue
             start = 0
-            for cut in RUN_ON.finditer(text):
-                self.sentences.append(text[start : cut.end()])
-                start = cut.end()
+            if "." in text[:-1] or "!" in text or "?" in text:  # most have no mark but the one at the end
+                for cut in RUN_ON.finditer(text):
+                    self.sentences.append(text[start : cut.end()])
+                    start = cut.end()
             self.sentences.append(text[start:])
         self.ordered = [content_terms(sentence) for sentence in self.sentences]
         self.terms = [frozenset(terms) for terms in self.ordered]
@@ -150,7 +151,7 @@ _passage = lru_cache(maxsize=1024)(_Passage)
 
 
 class _Index:
-    """Sentences of the evidence, and where each term occurs."""
+    """Sentences of the evidence, and where terms occur."""
 
     def __init__(self, passages: tuple[str, ...]):
         self.sentences: list[str] = []
@@ -170,11 +171,15 @@ class _Index:
                 self.headings.append((heading, first + above, stop))
                 for term in content_terms(heading):
                     self.headed.setdefault(term, []).append((first + above, stop))
-        self.postings: dict[str, list[int]] = {}
-        for number, terms in enumerate(self.terms):
-            for term in terms:
-                self.postings.setdefault(term, []).append(number)
+        self._holders: dict[str, list[int]] = {}
         self._tokens: dict[int, list[Token]] = {}
+
+    def holders(self, term: str) -> list[int]:
+        """Numbers of the sentences with a term, in order; only those of a claim's few terms are ever asked for."""
+        found = self._holders.get(term)
+        if found is None:
+            found = self._holders[term] = [number for number, terms in enumerate(self.terms) if term in terms]
+        return found
 
     def tokens(self, number: int) -> list[Token]:
         """Tokens of a sentence; few are ever looked at."""
@@ -184,7 +189,7 @@ class _Index:
 
     def count_pairs(self, pairs: Set[tuple[str, str]]) -> int:
         """How many of these pairs of content terms are neighbours in a sentence."""
-        holders = {n for first, second in pairs for n in self.postings.get(first, ()) if second in self.terms[n]}
+        holders = {n for first, second in pairs for n in self.holders(first) if second in self.terms[n]}
         left = set(pairs)
         for number in holders:
             left.difference_update(pairwise(self.ordered[number]))
@@ -200,7 +205,8 @@ class _Index:
         """How many terms stand in no sentence, and in no heading above one of the sentences `best`."""
         return sum(
             not any(first <= number < stop for first, stop in self.headed.get(term, ()) for number in best)
-            for term in terms - self.postings.keys()
+            for term in terms
+            if not self.holders(term)
         )
 
 
@@ -304,7 +310,7 @@ def _conflicting(found: list[Token], weights: dict[str, float], best: list[int],
         if coverage < CONFLICT_COVERAGE:
             continue
         # Acquitted if the value stands in a sentence about as close to the claim, or, short of a copy, in a neighbour.
-        holders = {holder for value in values & keys for holder in index.postings.get(value, ())}
+        holders = {holder for value in values & keys for holder in index.holders(value)}
         if not any(
             (abs(holder - number) == 1 and coverage < COPY_COVERAGE)
             or _share(rest & index.terms[holder], rest, weights) > coverage - ACQUITTAL_MARGIN
@@ -341,7 +347,7 @@ def _weights(found: list[Token], index: _Index) -> dict[str, float]:
             continue
         if kind == NAME and position == 0 and (len(found) == 1 or found[1].kind != NAME):
             kind = WORD  # the first word of a sentence has a capital anyway
-        rarity = math.log(count / (len(index.postings.get(term, ())) + 0.5)) + 1.0
+        rarity = math.log(count / (len(index.holders(term)) + 0.5)) + 1.0
         weights[term] = max(weights.get(term, 0.0), KIND_WEIGHT[kind] * rarity)
     return weights
 
@@ -349,7 +355,7 @@ def _weights(found: list[Token], index: _Index) -> dict[str, float]:
 def _best_sentences(weights: dict[str, float], index: _Index) -> tuple[list[int], float, float]:
     """The three sentences that hold most each, the share of the best one, and that of a greedy choice of three."""
     total = sum(weights.values())
-    left = [(weight, index.postings[term]) for term, weight in weights.items() if term in index.postings]
+    left = [(weight, holders) for term, weight in weights.items() if (holders := index.holders(term))]
     ranked, first, covered = [], 0.0, 0.0
     for step in range(3):
         scores: dict[int, float] = {}
@@ -452,7 +458,7 @@ def unsupported_words(claim: str, evidence: Sequence[str]) -> list[tuple[int, in
             is_word = piece.group()[0].isalnum()
             lead = (piece.start() if lead is None else lead) if is_word else None
             continue
-        absent = any(term not in index.postings for term in terms)
+        absent = not all(map(index.holders, terms))
         if absent and open_run:
             runs[-1] = (runs[-1][0], piece.end())
         elif absent:
@@ -687,6 +693,8 @@ def _stands_at(claim: str, number: int, index: _Index) -> bool:
     """Whether a claim is, word for word, a sentence of the evidence, or with those around it the sentence that was cut there."""
     wanted = _spelt(claim)
     for start in range(max(0, number - 3), number + 1):
+        if not wanted.startswith(_spelt(index.sentences[start].partition(" ")[0])):  # the first word, a cheap look
+            continue
         found = ""
         for stop in range(start, len(index.sentences)):
             found += _spelt(index.sentences[stop])

@@ -53,8 +53,10 @@ _ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} |
     word[:-1] + "ieth": value for word, value in _TENS.items()
 }
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
+_DECADE, _CLOCK = re.compile(r"\d{3}0s"), re.compile(r"(\d+):(\d\d)(?::(\d\d))?")
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
           "hundredth": 100}  # fmt: skip
+_PARTS_OR_PLURALS = frozenset((*_PARTS, "thirds", "quarters", "fifths", "tenths", "sixths"))
 _NUMBERS = {month: number for number, month in enumerate(MONTH_NAMES, 1)}
 MONTHS = {written: _NUMBERS[month] for written, month in MONTH_OF.items()}
 _UNITS: dict[str, tuple[str, float]] = {}
@@ -88,6 +90,10 @@ _BOUNDS = (
     (("minimum", "of"), AT_LEAST), (("exceed",), AT_LEAST), (("exceeds",), AT_LEAST), (("exceeded",), AT_LEAST),
     (("almost",), AT_MOST), (("nearly",), AT_MOST), (("reach",), AT_MOST),
 )  # fmt: skip
+# By their last words: most words before a number end none of these.
+_BOUNDS_BY_END: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+for _phrase, _bound in _BOUNDS:
+    _BOUNDS_BY_END.setdefault(_phrase[-1], []).append((_phrase, _bound))
 _STRICT = frozenset(("fewer", "less", "more", "over", "under", "above", "below", "longer"))
 _ABOUT = frozenset("about around roughly approximately some almost nearly circa estimated c ca".split())
 _BETWEEN = frozenset(("to", "-", "–", "—", "and"))
@@ -204,10 +210,10 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         if not 0 < ordinal < 1e9:
             return None
         return Quantity(ordinal, ordinal, "rank", _counted(words, bases, at + 1), 0, False, at, at + 1)
-    if re.fullmatch(r"\d{3}0s", word):
+    if _DECADE.fullmatch(word):
         low = float(word[:-1])
         return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "decade", 0, False, at, at + 1)
-    if (clock := re.fullmatch(r"(\d+):(\d\d)(?::(\d\d))?", word)) is not None:
+    if (clock := _CLOCK.fullmatch(word)) is not None:
         parts = [int(part) for part in clock.groups() if part]
         seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
         seconds *= 1 if len(parts) == 3 else 60
@@ -231,7 +237,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
             return _with_bound(
                 words, at, Quantity(share, share, "share", _counted(words, bases, whole[1]), 0, False, at, whole[1])
             )
-    if end < count and words[end] in _PARTS | {"thirds": 3, "quarters": 4, "fifths": 5, "tenths": 10, "sixths": 6}:
+    if end < count and words[end] in _PARTS_OR_PLURALS:
         name = words[end].removesuffix("s") if words[end] != "halves" else "half"
         if words[end].endswith("s") and name in _PARTS:
             share = value / _PARTS[name]
@@ -331,7 +337,7 @@ def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
     bound, about = EXACT, False
     if words[one.end : one.end + 2] in (["or", "more"], ["or", "longer"], ["or", "older"]):
         bound = AT_LEAST
-    for phrase, value in _BOUNDS:
+    for phrase, value in _BOUNDS_BY_END.get(words[at - 1], ()) if at else ():
         if tuple(words[max(at - len(phrase), 0) : at]) == phrase:
             bound = value
             about = phrase[0] in ("almost", "nearly")
