@@ -1,0 +1,95 @@
+"""The templates that the network of `small` learns from: their form, and what is made of them."""
+
+import random
+import re
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED  # noqa: E402
+from _small_templates import SOURCE, Template, _values, read_templates, template_pairs  # noqa: E402
+from small_verifier import RUNS  # noqa: E402
+
+
+LEARNT, KEPT_APART = read_templates()
+SLOT = re.compile(r"\{(\w+)\}")
+
+
+def test_a_run_takes_them():
+    assert SOURCE in RUNS[-1]["taken"]
+
+
+def test_a_tenth_of_the_templates_is_kept_apart():
+    assert len(LEARNT) > 8 * len(KEPT_APART) > 0
+    lines = {line for template in LEARNT for lines in template.lines.values() for line in lines if len(line) > 60}
+    apart = {line for template in KEPT_APART for lines in template.lines.values() for line in lines}
+    assert len(lines & apart) < 0.01 * len(apart)
+
+
+def test_templates_have_the_form():
+    for template in LEARNT + KEPT_APART:
+        first = template.lines["="][0]
+        assert len(template.lines["="]) >= 4 and min(len(template.lines[mark]) for mark in "+-") >= 8, first
+        known = _values(template.lists, random.Random(0))
+        for line in (line for lines in template.lines.values() for line in lines):
+            assert set(SLOT.findall(line)) <= known.keys(), line
+            assert not re.search(r"[{}]", SLOT.sub("", line)), line
+            assert line.count("[") == line.count("]") == len(re.findall(r"\[[^\[\]]*\|[^\[\]]*\]", line)), line
+
+
+def test_what_a_true_claim_names_is_in_every_wording_of_the_facts():
+    for template in LEARNT + KEPT_APART:
+        named = set.intersection(*(set(SLOT.findall(line)) for line in template.lines["="]))
+        for line in template.lines["+"]:
+            assert set(SLOT.findall(line)) <= named, line
+
+
+def test_no_claim_has_two_labels():
+    for template in LEARNT + KEPT_APART:
+        for one, other in ("+-", "+?", "-?"):
+            assert not set(template.lines[one]) & set(template.lines[other])
+
+
+def test_values_differ_and_grow():
+    rng = random.Random(3)
+    for _ in range(200):
+        values = _values({"X": ["a", "b", "c", "d", "e"]}, rng)
+        assert len({values[f"P{number}"].split()[1] for number in range(1, 5)}) == 4
+        for letter, count in (("y", 4), ("n", 4), ("s", 3)):
+            numbers = [int(values[f"{letter}{number}"].replace(",", "")) for number in range(1, count + 1)]
+            assert all(low < high for low, high in pairwise(numbers))
+            assert letter != "n" or not {low + high for low in numbers for high in numbers} & set(numbers)
+
+
+def test_pairs_of_a_template():
+    template = Template(
+        {
+            "=": ["{P1} is [older|senior] and {P2} is a {J1}."],
+            "+": ["a {J1} is {P2}."],
+            "-": ["{P1} is a {J1}."],
+            "?": ["{P2} has {s1} cats."],
+        },
+        {},
+    )
+    pairs = template_pairs([template], 300, seed=1)
+    assert {source for *_, source in pairs} == {SOURCE}
+    assert {label for _, _, label, _ in pairs} == {SUPPORTED, CONTRADICTED, NOT_SAID}
+    for evidence, claim, label, _ in pairs:
+        assert re.fullmatch(r"\w+ \w+ is (older|senior) and \w+ \w+ is (a|an) \w+\.", evidence)
+        assert claim[0].isupper() and not re.search(r"[{}\[\]]|\ba [aeio]|\bA [aeio]", claim)
+        assert label != SUPPORTED or claim.split()[-1].rstrip(".") in evidence
+    assert template_pairs([template], 30, seed=1) == template_pairs([template], 30, seed=1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_about_as_many_claims_are_true_as_false(seed):
+    labels = defaultdict(int)
+    for _, _, label, _ in template_pairs(LEARNT, 3000, seed):
+        labels[label] += 1
+    assert 0.4 < labels[SUPPORTED] / 3000 < 0.6
