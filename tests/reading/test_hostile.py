@@ -1,18 +1,40 @@
 """Any text is read, in time that grows with its length, into ranges that lie in it."""
 
 import random
+import re
 import time
 
 import pytest
 
-from hf_factuality.reading import read
-from hf_factuality.reading.completion import Reading
+from hf_factuality.reading import completion, read
+from hf_factuality.reading.completion import Reading, passage_sentences, without_citations
+from hf_factuality.reading.words import ascii_words
 from tests.conftest import fast_few
 from tests.reading.cases import load
 
 
 MARKS = [*"|*_`#<>[]()\\$^~&;!\r\n\t\0 ", "\r\n", "```", "$$", "&amp;", "\\*", "[^1]", "<sup>", "</sup>", "![a](b)", "[x](y)",
          "\u2028", "\ud800", "| a | b |\n|---|---|\n", "> ", "- ", "1. ", "<!-- ", "-->", "<think>", "</think>"]  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", ["", "'"])
+def test_ascii_words_are_those_of_a_pattern(inside):
+    draw, pattern = random.Random(5), re.compile(f"[A-Za-z{inside}]+")
+    for _ in range(3000):
+        text = "".join(map(chr, draw.choices(range(128), k=draw.randint(0, 40))))
+        assert ascii_words(text, inside) == [word.lower() for word in pattern.findall(text)]
+
+
+@pytest.mark.parametrize(
+    "text", ["A [1] b. See (Smith, 2020). C.", "# T\n\nx [1](http://a.b). y", "Plain (1999) text."]
+)
+def test_a_passage_is_read_alike_whoever_reads_it_first(text):
+    found = []
+    for readers in ((passage_sentences, without_citations), (without_citations, passage_sentences)):
+        for cached in (completion._read_passage, *readers):
+            cached.cache_clear()
+        found.append({reader.__name__: reader(text) for reader in readers})
+    assert found[0] == found[1]
 
 
 def compositions(seed, count):
