@@ -392,6 +392,29 @@ def test_what_is_known_of_words_does_not_grow_without_end(monkeypatch):
     assert words.keys("rise") == first and words.relation("rise", "fall") == lexicon.OPPOSITE
 
 
+def test_few_and_many_sentences_are_looked_up_alike(monkeypatch):
+    claims = [
+        "Einstein was born in Ulm in 1879.",
+        "Einstein was born in Bern.",
+        "He won the Nobel Prize in 1921, not in 1922.",
+    ]
+    inputs = [JudgeInput(claim, tuple(EINSTEIN)) for claim in claims]
+    found = []
+    for few in (0, 300):
+        monkeypatch.setattr(lexical_judge, "FEW_SENTENCES", few)
+        _index.cache_clear()
+        found.append(LexicalJudge().judge(inputs))
+        assert _index(tuple(EINSTEIN))._holds_all == (few == 0)
+    _index.cache_clear()
+    assert found[0] == found[1]
+
+
+def test_shared_evidence_does_not_remember_words_that_it_does_not_have():
+    LexicalJudge().judge([JudgeInput(f"Xeno{number} was born in Ulm.", tuple(EINSTEIN)) for number in range(500)])
+    index = _index(tuple(EINSTEIN))
+    assert index._holders.keys() <= {term for terms in index.terms for term in terms}
+
+
 def test_other_rules_are_another_judge(monkeypatch, tmp_path):
     """Else verdicts that are cached from before a rule changed would be taken for those of now."""
     folder = Path(lexical_judge.__file__).parent

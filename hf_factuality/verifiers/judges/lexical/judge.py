@@ -123,6 +123,9 @@ ACQUITTAL_MARGIN = 0.2
 COPY_COVERAGE = 0.95
 
 
+FEW_SENTENCES = 300
+
+
 class _Passage:
     """Sentences and headings of a passage, with their terms."""
 
@@ -172,13 +175,21 @@ class _Index:
                 for term in content_terms(heading):
                     self.headed.setdefault(term, []).append((first + above, stop))
         self._holders: dict[str, list[int]] = {}
+        # Among few sentences those with a term are found when it is asked for: claims ask for a dozen terms of hundreds.
+        self._holds_all = len(self.sentences) > FEW_SENTENCES
+        if self._holds_all:
+            for number, terms in enumerate(self.terms):
+                for term in terms:
+                    self._holders.setdefault(term, []).append(number)
         self._tokens: dict[int, list[Token]] = {}
 
     def holders(self, term: str) -> list[int]:
-        """Numbers of the sentences with a term, in order; only those of a claim's few terms are ever asked for."""
-        found = self._holders.get(term)
+        """Numbers of the sentences with a term, in order."""
+        found = self._holders.get(term, [] if self._holds_all else None)
         if found is None:
-            found = self._holders[term] = [number for number, terms in enumerate(self.terms) if term in terms]
+            found = [number for number, terms in enumerate(self.terms) if term in terms]
+            if found:  # a server is asked for names without end that no sentence has
+                self._holders[term] = found
         return found
 
     def tokens(self, number: int) -> list[Token]:
