@@ -160,9 +160,17 @@ def _another(facts: list[Fact], rng: random.Random, values: dict) -> str | None:
     return _filled(rng.choice(rng.choice(facts)["="]), own)
 
 
+def draw_people(count: int, rng: random.Random) -> list[str]:
+    """Full names, no part of which two have in common."""
+    return [f"{first} {last}" for first, last in zip(rng.sample(FIRST, count), rng.sample(LAST, count), strict=True)]
+
+
+def draw_firms(count: int, rng: random.Random) -> list[str]:
+    return [f"{name} {rng.choice(TRADES)}".strip() for name in rng.sample(FIRMS, count)]
+
+
 def _values(rng: random.Random) -> dict:
-    people = [f"{first} {last}" for first, last in zip(rng.sample(FIRST, 3), rng.sample(LAST, 3), strict=True)]
-    firms = [f"{name} {rng.choice(TRADES)}".strip() for name in rng.sample(FIRMS, 3)]
+    people, firms = draw_people(3, rng), draw_firms(3, rng)
     towns, jobs = rng.sample(TOWNS, 3), rng.sample(JOBS, 2)
     days = [f"{rng.randint(1, 28)} {month}" for month in rng.sample(MONTHS, 2)]
     year, years = rng.randint(1820, 2015), rng.randint(2, 9)

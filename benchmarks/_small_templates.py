@@ -17,17 +17,15 @@ from pathlib import Path
 from _small_facts import (
     CONTRADICTED,
     COUNTRIES,
-    FIRMS,
-    FIRST,
     JOBS,
-    LAST,
     MONTHS,
     NOT_SAID,
     NUMBERS,
     SUPPORTED,
     TOWNS,
-    TRADES,
     Pair,
+    draw_firms,
+    draw_people,
 )
 
 
@@ -110,8 +108,7 @@ def _words_for_numbers(text: str, rng: random.Random) -> str:
 
 
 def _values(lists: dict[str, list[str]], rng: random.Random) -> dict[str, str]:
-    people = [f"{first} {last}" for first, last in zip(rng.sample(FIRST, 4), rng.sample(LAST, 4), strict=True)]
-    firms = [f"{name} {rng.choice(TRADES)}".strip() for name in rng.sample(FIRMS, 3)]
+    people, firms = draw_people(4, rng), draw_firms(3, rng)
     years = [rng.randint(1830, 1990)]
     while len(years) < 4:
         years.append(years[-1] + rng.randint(2, 9))

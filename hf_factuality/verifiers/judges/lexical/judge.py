@@ -124,6 +124,7 @@ COPY_COVERAGE = 0.95
 
 
 FEW_SENTENCES = 300
+"""Evidence of more is indexed as a whole."""
 
 
 class _Passage:
