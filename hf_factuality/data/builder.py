@@ -25,7 +25,7 @@ from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
 from hf_factuality.generation.failures import Failures
 from hf_factuality.generation.journal import LineFile, only_run

@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.errors import DataError
-from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
+from hf_factuality.functional.labels import TERNARY_VALUES, judged_units
 from hf_factuality.io.rows import read_rows
 from hf_factuality.spans import Label, Verification
 

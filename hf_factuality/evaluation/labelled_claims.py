@@ -11,7 +11,7 @@ from typing import Any
 from hf_factuality.data.labelled_claims import SUPPORTING, LabelColumns, LabelledClaim, read_claim
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.verify_input import check_columns, open_rows
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.generation.failures import GIVE_UP_AFTER
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier

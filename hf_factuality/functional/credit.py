@@ -22,7 +22,8 @@ from hf_factuality.functional.group_credit import (
     signed_gae_credit,
     to_go_credit,
 )
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.functional.labels import span_values
+from hf_factuality.spans import Label, LabeledSpan
 
 
 CreditFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -70,23 +71,6 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
     }
 )
 """What `credit` may name; the configuration, the trainer and the card read this table."""
-
-
-# FSPO, Eq. 10: 1 entailed, 0 neutral, -1 contradicted.
-TERNARY_VALUES: Mapping[Label, int] = MappingProxyType(
-    {
-        Label.SUPPORTED: 1,
-        Label.HEDGED_SUPPORTED: 1,
-        Label.UNVERIFIABLE: 0,
-        Label.NO_FACT: 0,
-        Label.HEDGED_CONTRADICTED: -1,
-        Label.CONTRADICTED: -1,
-    }
-)
-# FSPO's released code: HHEM above 0.5 is +1, everything else -1, sentences without any fact among them.
-BINARY_VALUES: Mapping[Label, int] = MappingProxyType(
-    {label: max(value, 0) * 2 - 1 for label, value in TERNARY_VALUES.items()}
-)
 
 
 def find_credit(credit: str | CreditFunction | Credit) -> CreditFunction | Credit:
@@ -157,26 +141,6 @@ def shape_advantages(
 def credit_name(credit: str | CreditFunction | Credit) -> str:
     """A name as it is, a function as `module:qualified_name`: what configurations and cards show."""
     return credit if isinstance(credit, str) else object_name(credit)
-
-
-def judged_units(verification: Verification) -> tuple[LabeledSpan, ...]:
-    """What was judged, each unit once: the atomic claims, or the spans of a verifier that does not split so far."""
-    return verification.claims or verification.spans
-
-
-def span_values(spans: Sequence[LabeledSpan], values: Mapping[Label, float]) -> list[float | None]:
-    """Number of each span's label.
-
-    Args:
-        spans (`Sequence[LabeledSpan]`):
-            Spans of one completion.
-        values (`Mapping[Label, float]`):
-            Number per label, for example [`TERNARY_VALUES`].
-
-    Returns:
-        `list[float | None]`: one per span; `None` where the judgement failed.
-    """
-    return [None if span.label is None else values[span.label] for span in spans]
 
 
 def token_span_index(offsets: Sequence[tuple[int, int]], spans: Sequence[LabeledSpan]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import exp, inf, isfinite, isnan
 
-import torch
+import numpy as np
 
 from hf_factuality.functional._numbers import is_number
 from hf_factuality.functional.scoring import mean
@@ -241,22 +241,22 @@ def bootstrap_interval(
     n = len(values)
     if n < 2 or not resamples:
         return None
-    generator = torch.Generator().manual_seed(seed)
-    numbers = torch.tensor(values, dtype=torch.float64) if statistic is None or summed else None
+    generator = np.random.RandomState(seed % (1 << 32))
+    numbers = np.array(values, dtype=np.float64) if statistic is None or summed else None
     found: list[float] = []
     rows = max(1, 2_000_000 // n)
     for start in range(0, resamples, rows):
-        drawn = torch.randint(n, (min(rows, resamples - start), n), generator=generator)
+        shape = (min(rows, resamples - start), n)
+        # The draws of `torch.randint`, whose generator is the same one, without torch.
+        drawn = (generator.randint(1 << 32, size=shape, dtype=np.uint32) % n).astype(np.int64)
         if statistic is None:
-            found += numbers[drawn].mean(dim=1).tolist()
+            found += numbers[drawn].mean(axis=1).tolist()
         else:
             if summed:
-                times = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(
-                    1, drawn, torch.ones(drawn.shape).double()
-                )
+                times = np.array([np.bincount(row, minlength=n) for row in drawn], dtype=np.float64)
                 results = map(statistic, (times @ numbers).tolist())
             else:
-                results = (statistic([values[index] for index in row.tolist()]) for row in drawn)
+                results = (statistic([values[index] for index in row]) for row in drawn.tolist())
             found += [result for result in results if result is not None and isfinite(result)]
     if not found:
         return None

@@ -12,7 +12,7 @@ from math import exp
 from statistics import median
 
 from hf_factuality.functional._numbers import is_number, require_number
-from hf_factuality.functional.credit import TERNARY_VALUES, span_values
+from hf_factuality.functional.labels import TERNARY_VALUES, span_values
 from hf_factuality.spans import Label, LabeledSpan
 
 

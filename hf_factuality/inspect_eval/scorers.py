@@ -23,7 +23,7 @@ from hf_factuality.evaluation.claim_lines import markdown_claim
 from hf_factuality.evaluation.own_file import NAME, own_item
 from hf_factuality.evaluation.plan import GRADED_METRICS
 from hf_factuality.evaluation.verification import JUDGE_TOKENS, found_in
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.inspect_eval.judging import LONG_FORM, shared_judging
 from hf_factuality.io.markdown import escaped
 from hf_factuality.io.messages import completion_text

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.io.rows import is_missing
 from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
 from hf_factuality.reading.rules import ABSTENTION, abstention_rule

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.report import ReportSample, StoredCompletion, render_report, store_completions
 from hf_factuality.report.stored import FOLDER
 from hf_factuality.verifiers.service import JudgedRow

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import exact_match
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean, mean_factuality
 from hf_factuality.generation.base import ChatRequest
 from hf_factuality.generation.local import LocalChat

@@ -1,6 +1,7 @@
 """Below the command line nothing knows a flag."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -74,6 +75,20 @@ for words in {asked}:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines() == [f"{words} 0 []" for words in asked]
     assert (done.returncode, done.stdout.count("usage: hf-factuality")) == (0, len(asked))
+
+
+def test_words_are_compared_without_torch(tmp_path):
+    """A figure of the judge of words waits for no library of models, its interval among it."""
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text('{"completion": "The mill opened.", "evidence": "The mill opened in May."}\n' * 2)
+    code = f"""
+import sys
+from hf_factuality.cli import main
+print(main(["verify", {str(answers)!r}, "--json"]), sorted({{"torch", "transformers", "trl"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    figures, status = done.stdout.splitlines()
+    assert status == "0 []" and json.loads(figures)["intervals"]["precision"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import factual_precision
 from hf_factuality.rewards import RLFHReward
 from hf_factuality.spans import Label

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.functional._numbers import require_number
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, mean
 from hf_factuality.methods.confidence.formula import dcpo_calibration, lovec, rlcr
 from hf_factuality.methods.long_form.reward import Reward, answer_outcome

@@ -18,7 +18,7 @@ from hf_factuality.data.build import MASK_DPO_ANSWERS, BuildArguments, BuildRepo
 from hf_factuality.data.builder import DatasetKind, judged_responses, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
-from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
+from hf_factuality.functional.labels import TERNARY_VALUES, judged_units
 from hf_factuality.io.files import last_name
 from hf_factuality.methods.klcf.statements import SampledClaim, by_meaning, by_words
 from hf_factuality.spans import Label, Verification

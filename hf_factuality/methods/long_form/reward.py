@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.functional._numbers import require_number
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
 from hf_factuality.methods.long_form.formula import (
     Formula,

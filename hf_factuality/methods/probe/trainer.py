@@ -9,7 +9,8 @@ from transformers import AutoConfig, AutoModelForTokenClassification, DataCollat
 
 from hf_factuality.data.questions import read_questions
 from hf_factuality.errors import DataError, SpanError
-from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
+from hf_factuality.functional.credit import separate_spans, token_span_index
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
 from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.methods.probe.config import ProbeConfig

@@ -8,7 +8,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.generation.client import ChatClient
 from hf_factuality.methods.rlfh.formula import (
     RLFH_GRANULARITIES,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import contained_match
-from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.labels import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
 from hf_factuality.io.transcripts import TranscriptTurn
 from hf_factuality.methods.tools.formula import (

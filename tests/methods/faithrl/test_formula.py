@@ -3,8 +3,8 @@
 import torch
 
 from hf_factuality import Label, LabeledSpan
-from hf_factuality.functional.credit import BINARY_VALUES, TERNARY_VALUES
 from hf_factuality.functional.group_credit import GroupRewards
+from hf_factuality.functional.labels import BINARY_VALUES, TERNARY_VALUES
 from hf_factuality.methods.faithrl.formula import faithful_prefix, faithrl_credit, faithrl_step_rewards
 
 
