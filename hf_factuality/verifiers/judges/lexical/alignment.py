@@ -132,6 +132,7 @@ class _Frame(NamedTuple):
     cross: float
     agent: bool  # whether both have an agent, and none in common
     turned: bool  # "sell" beside "buy"
+    loose: bool  # "the bridge opened" beside "the bridge was opened": the sides of the verb say nothing
 
 
 def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset[str]) -> Differences:
@@ -267,6 +268,27 @@ def _heads(indices: Sequence[int], content: Sequence[Word], count: int = 3) -> l
 
 
 _ANYBODY = frozenset("people person man woman someone anybody".split())
+# What is opened also opens: verbs whose subject, where they have no object, is what their object would be.
+_LABILE = frozenset(
+    """
+    accelerate accumulate adjourn age assemble balance bake begin bend blow boil break broaden broadcast burn burst change
+    close collapse combine commence complete conclude congregate consolidate continue convene convert cook cool crack crash debut
+    decrease deepen deflate develop disband disperse dissolve divide double drain drop dry empty end enlarge enroll evolve
+    expand explode extend fill finish flood float form freeze gather graduate grow halt heal heat ignite improve increase
+    incorporate inflate integrate launch lengthen light loosen lower melt merge move narrow open operate originate pause
+    premiere qualify quadruple quicken reopen recover reduce register relocate reorganize resume retire reunite roll rotate
+    run sail scatter separate shatter shift shorten show shrink shut sink slide slow spill spin split spread stabilize start
+    stop strengthen stretch suspend swing tear terminate thaw tighten topple transfer transform treble triple turn unite vary
+    warm weaken widen worsen
+    """.split()
+)
+# Who of the two is which says nothing: whom one meets meets one.
+_MUTUAL = frozenset(
+    """
+    adjoin agree ally argue befriend border clash coincide collaborate compete cooperate correspond date debate differ disagree
+    divorce fight intersect marry meet overlap play quarrel resemble wed
+    """.split()
+)
 
 
 def _same(ours: Word, theirs: Word) -> bool:
@@ -275,6 +297,12 @@ def _same(ours: Word, theirs: Word) -> bool:
 
 def _hits(ours: Sequence[Word], theirs: Sequence[Word]) -> float:
     return float(sum(any(_same(one, other) for other in theirs) for one in ours)) / len(ours) if ours else 0.0
+
+
+def _intransitive(verb: Verb, content: Sequence[Word]) -> bool:
+    """Whether a verb has a subject and no object, and is not passive."""
+    active = bool(verb.agents) and all(content[i].at < verb.at for i in verb.agents)
+    return active and not verb.object and all(content[i].before for i in verb.patients)
 
 
 def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
@@ -297,10 +325,18 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
                 if turned:
                     doers, objects = objects, doers
                     relation = SAME
+                both = {ours.base, theirs.base}
+                loose = (
+                    both <= _MUTUAL
+                    or both <= _LABILE
+                    and (_intransitive(ours, claim.content) or _intransitive(theirs, sentence.content))
+                )
+                if loose:
+                    doers = objects = [*doers, *objects]
                 straight = _hits(agents, doers) + _hits(patients, objects)
                 cross = _hits(agents, objects) + _hits(patients, doers)
                 found.append(
-                    _Frame(ours, theirs, number, relation, straight, cross, bool(agents and doers) and not _hits(agents, doers) and not any(word.base in _ANYBODY for word in agents), turned)
+                    _Frame(ours, theirs, number, relation, straight, cross, bool(agents and doers) and not _hits(agents, doers) and not any(word.base in _ANYBODY for word in agents), turned, loose)
                 )  # fmt: skip
     return found
 
@@ -322,6 +358,8 @@ def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analys
         sides = theirs.agents, theirs.patients
         if best.turned:
             sides = theirs.patients, theirs.agents
+        if best.loose:
+            sides = (theirs.agents + theirs.patients,) * 2
         agents, patients = ([claim.content[i] for i in side] for side in (ours.agents, ours.patients))
         doers, objects = ([sentence.content[i] for i in side] for side in sides)
         against = best.relation == OPPOSITE

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
 from hf_factuality.verifiers.judges.lexical.quantities import Quantity, quantities
-from hf_factuality.verifiers.judges.lexical.text import with_spelled_dates
+from hf_factuality.verifiers.judges.lexical.text import in_one_spelling, without_accents
 
 
 _PIECE = re.compile(
@@ -107,7 +107,7 @@ class Analysis(NamedTuple):
 def analyse(text: str) -> Analysis:
     """The analysis of a sentence; remembered, as the completions of one prompt share their evidence."""
     book = lexicon()
-    pieces = _PIECE.findall(with_spelled_dates(text)[:_LONGEST])[:_MOST_WORDS]
+    pieces = _PIECE.findall(without_accents(in_one_spelling(text))[:_LONGEST])[:_MOST_WORDS]
     forms: list[str] = []
     owners: set[int] = set()  # "the island's wells"
     for piece in (piece.replace("’", "'") for piece in pieces):
@@ -305,6 +305,8 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
         if near[-1:] == ["to"] and words[max(at - 2, 0) : at] == ["be", "to"]:
             passive = False
         right = _beside(content, range(number + 1, len(content)), (one.clause,))
+        if participle and words[at - 1] == "," and not (right and not content[right[0]].before):
+            passive = passive or _verb_behind_comma(words, content, number)  # "the book, published in May, sold well"
         joined = next((words[i] for i in range(at - 1, -1, -1) if words[i] not in _AUXILIARY), "")
         if joined in _PRONOUNS:
             left = []
@@ -322,6 +324,13 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
             yield Verb(at, one.base, tuple(agents), tuple(patients + others), False)
         else:
             yield Verb(at, one.base, tuple(left), tuple(right), at + 1 < len(words) and words[at + 1] in _OBJECTS)
+
+
+def _verb_behind_comma(words: list[str], content: list[Word], number: int) -> bool:
+    """Whether what stands behind a word ends with a comma, and a verb follows at once."""
+    comma = next((at for at in range(content[number].at + 1, len(words)) if words[at] == ","), len(words))
+    verb = next((one for one in content[number + 1 :] if one.at > comma), None)
+    return verb is not None and verb.verb and all(word in _AUXILIARY for word in words[comma + 1 : verb.at])
 
 
 def _measured(words: list[str], by: int) -> bool:

@@ -7,11 +7,11 @@ Chinese becomes character bigrams, so that no segmenter is needed.
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 from itertools import chain
 from string import punctuation
 from typing import NamedTuple
+from unicodedata import combining, normalize
 
 from hf_factuality.reading.declining import is_refusal
 from hf_factuality.reading.talk import is_talk
@@ -55,6 +55,11 @@ _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", "")
 _SUFFIXES_BY_END = {end: tuple(pair for pair in _SUFFIXES if pair[0][-1] == end) for end in "sgdy"}
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
+_SHORT_NAMES = {
+    "US": "United States", "USA": "United States", "United States of America": "United States", "UK": "United Kingdom",
+    "UN": "United Nations", "EU": "European Union",
+}  # fmt: skip
+_SHORT_NAME = re.compile(r"\bU(?:SA?|K|N)\b|\bU\.(?:S\.(?:A\.)?|[KN]\.)|\bE(?:U\b|\.U\.)|\bUnited States of America\b")
 _HAN_DIGITS = {c: i for i, c in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2}
 _HAN_UNITS = {"十": 10, "百": 100, "千": 1000}
 # Bounded, and anchored behind a non-digit: thousands of digits in a row would otherwise take quadratic time.
@@ -128,9 +133,7 @@ def _token(raw: str) -> Token:
         return Token(MONTH_OF[lower], MONTH)
     if "'" in lower and lower.split("'")[0] in FUNCTION_WORDS:
         return Token(lower, FUNCTION)
-    plain = lower
-    if not lower.isascii():
-        plain = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
+    plain = without_accents(lower)
     if len(plain) == 1:
         return Token(plain, COMMON if capital else FUNCTION)
     if capital and plain not in _COMMON_WORDS:
@@ -170,16 +173,24 @@ def _scaled(number: str, factor: int) -> str:
     return _number(f"{round(value * factor, 3):.3f}").term
 
 
-def with_spelled_dates(text: str) -> str:
-    """The text with "5 January 2020" for "2020-01-05"."""
-    if "-" not in text:
+def in_one_spelling(text: str) -> str:
+    """The text with "5 January 2020" for "2020-01-05" and "United States" for "US"."""
+    if "-" in text:
+        text = _ISO_DATE.sub(lambda m: f"{m[3]} {MONTH_NAMES[int(m[2]) - 1].title()} {m[1]}", text)
+    return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
+
+
+def without_accents(text: str) -> str:
+    """The text with "Muller" for "Müller"."""
+    if text.isascii():
         return text
-    return _ISO_DATE.sub(lambda m: f"{m[3]} {MONTH_NAMES[int(m[2]) - 1].title()} {m[1]}", text)
+    plain = "".join(normalize("NFKD", c) if c.isalpha() else c for c in text)  # "½" stays
+    return normalize("NFC", "".join(c for c in plain if not combining(c)))
 
 
 def tokens(text: str) -> list[Token]:
     """Terms of a text in order; words stemmed, numbers and dates in one spelling, Chinese as character bigrams."""
-    text = with_spelled_dates(text)
+    text = in_one_spelling(text)
     han = not text.isascii() and _HAS_HAN.search(text) is not None
     if han:
         text = _HAN_NUMBER.sub(lambda m: _han_value(m[0]), text)
@@ -211,6 +222,8 @@ class _PieceTerms(dict[str, tuple[str, ...]]):
         word = piece.strip(punctuation)
         if not (word.isalpha() and piece.isascii()):
             found = tuple(term for term, kind in tokens(piece) if kind)
+        elif word in _SHORT_NAMES:
+            found = tuple(term for term, _ in tokens(word))
         elif word != piece:  # "(Leeds," has the terms of "Leeds": marks have none
             found = self[word]
         else:
