@@ -299,10 +299,11 @@ def _hits(ours: Sequence[Word], theirs: Sequence[Word]) -> float:
     return float(sum(any(_same(one, other) for other in theirs) for one in ours)) / len(ours) if ours else 0.0
 
 
-def _intransitive(verb: Verb, content: Sequence[Word]) -> bool:
-    """Whether a verb has a subject and no object, and is not passive."""
-    active = bool(verb.agents) and all(content[i].at < verb.at for i in verb.agents)
-    return active and not verb.object and all(content[i].before for i in verb.patients)
+def _changes(verb: Verb, content: Sequence[Word]) -> bool:
+    """Whether it says of its subject what it says of its object elsewhere: it has no object and is not passive."""
+    if verb.base not in _LABILE or verb.object or not verb.agents or any(content[i].at > verb.at for i in verb.agents):
+        return False
+    return not verb.patients or content[verb.patients[0]].before != ""
 
 
 def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
@@ -325,11 +326,12 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
                 if turned:
                     doers, objects = objects, doers
                     relation = SAME
-                both = {ours.base, theirs.base}
                 loose = (
-                    both <= _MUTUAL
-                    or both <= _LABILE
-                    and (_intransitive(ours, claim.content) or _intransitive(theirs, sentence.content))
+                    ours.either
+                    or theirs.either
+                    or {ours.base, theirs.base} <= _MUTUAL
+                    or _changes(ours, claim.content)
+                    or _changes(theirs, sentence.content)
                 )
                 if loose:
                     doers = objects = [*doers, *objects]
@@ -428,7 +430,7 @@ def _compared(sentence: Analysis) -> list[Verb]:
         after = [i for i, one in enumerate(sentence.content) if one.at > at]
         if before and after:
             pivot = sentence.content[before[-1]]
-            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False))
+            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False, False))
     return found
 
 

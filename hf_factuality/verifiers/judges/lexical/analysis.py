@@ -87,6 +87,7 @@ class Verb(NamedTuple):
     agents: tuple[int, ...]
     patients: tuple[int, ...]
     object: bool  # whether it has an object that is a pronoun
+    either: bool  # whether it may as well be passive: "a film released in May is ..."
 
 
 class Analysis(NamedTuple):
@@ -143,7 +144,7 @@ def analyse(text: str) -> Analysis:
             or word == "n't"
             or word in _QUANTIFIERS
         ):
-            if word in _BREAKS or not word[0].isalpha() and word not in "-$€£":
+            if word in _BREAKS or not word[0].isalnum() and word not in "-$€£":
                 before = ""
             continue
         if at in counted:
@@ -289,6 +290,7 @@ def _find_verbs(words: list[str], content: list[Word]) -> None:
 def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
     """Each verb with the words on its two sides; what a relative clause is about is its agent."""
     subject: list[int] | None = None
+    others_are = sum(one.verb for one in content) > 1 or not (_BE | _HAVE).isdisjoint(words)
     for number, one in enumerate(content):
         if not one.verb:
             continue
@@ -299,14 +301,13 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
         by = next((i for i in range(at + 1, min(at + 7, len(words))) if words[i] == "by"), None)
         if by is not None and any(other.verb and at < other.at < by for other in content):
             by = None
-        passive = participle and (any(word in _BE for word in near) and not any(word in _HAVE and "been" not in near for word in near) or by == at + 1 and not _measured(words, by))  # fmt: skip
+        at_once = by == at + 1 or by == at + 2 and words[at + 1] in _PREPOSITIONS  # "paid for by"
+        passive = words[at] == "born" or participle and (any(word in _BE for word in near) and not any(word in _HAVE and "been" not in near for word in near) or at_once and not _measured(words, by))  # fmt: skip
         if not passive and participle and "been" in near:
             passive = True
         if near[-1:] == ["to"] and words[max(at - 2, 0) : at] == ["be", "to"]:
             passive = False
         right = _beside(content, range(number + 1, len(content)), (one.clause,))
-        if participle and words[at - 1] == "," and not (right and not content[right[0]].before):
-            passive = passive or _verb_behind_comma(words, content, number)  # "the book, published in May, sold well"
         joined = next((words[i] for i in range(at - 1, -1, -1) if words[i] not in _AUXILIARY), "")
         if joined in _PRONOUNS:
             left = []
@@ -321,21 +322,17 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
             agents = [i for i in right if by is not None and content[i].at > by]
             patients = left
             others = [i for i in right if i not in agents]
-            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False)
+            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False, False)
         else:
-            yield Verb(at, one.base, tuple(left), tuple(right), at + 1 < len(words) and words[at + 1] in _OBJECTS)
-
-
-def _verb_behind_comma(words: list[str], content: list[Word], number: int) -> bool:
-    """Whether what stands behind a word ends with a comma, and a verb follows at once."""
-    comma = next((at for at in range(content[number].at + 1, len(words)) if words[at] == ","), len(words))
-    verb = next((one for one in content[number + 1 :] if one.at > comma), None)
-    return verb is not None and verb.verb and all(word in _AUXILIARY for word in words[comma + 1 : verb.at])
+            pronoun = at + 1 < len(words) and words[at + 1] in _OBJECTS
+            alone = not right or content[right[0]].before != ""
+            either = participle and (others_are and not pronoun and alone or words[at - 1] == "-")
+            yield Verb(at, one.base, tuple(left), tuple(right), pronoun, either)
 
 
 def _measured(words: list[str], by: int) -> bool:
-    """ "by a tenth", "by 3%" """
-    return any(word[0].isdigit() or word in ("tenth", "third", "half", "quarter") for word in words[by + 1 : by + 3])
+    """ "by a tenth", "by 3%", and not "by Studio 54" """
+    return words[by + 1 : by + 2] != [] and words[by + 1][0].isdigit() or not {"tenth", "third", "half", "quarter"}.isdisjoint(words[by + 1 : by + 3])  # fmt: skip
 
 
 def _beside(content: list[Word], order: Iterable[int], clauses: tuple[int, ...]) -> list[int]:

@@ -692,9 +692,12 @@ def _english(
         long += COPY_WEIGHT * sum(SHORT.get(name, 0.0) * named[name] for name in COPY_DIFFERENCES)
     share = sigmoid((length - LENGTH) / LENGTH_SCALE)
     logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * long
+    same = named["words"] < 0.25
     against = (
+        # A "not" denies what a sentence says only where both speak of the same.
         named["conflict"] > 0
-        or named["words"] < 0.25
+        and (same or not NEGATION.search(claim))
+        or same
         and named["far"] < 0.35
         and any(named[name] >= 1.0 for name in AGAINST)
     )
