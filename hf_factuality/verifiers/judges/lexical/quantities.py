@@ -179,6 +179,18 @@ def quantities(words: Sequence[str], bases: Sequence[str]) -> list[Quantity]:
     return found
 
 
+def _ordinal(words: Sequence[str], at: int) -> tuple[float | None, int]:
+    """The rank that begins at a word, `None` if there is none, and where it ends: "7th", "seventh", "thirty-seventh"."""
+    word = words[at]
+    if (m := _ORDINAL.fullmatch(word)) and len(word) < _LONGEST:
+        return int(m[1]) or None, at + 1
+    if word in _TENS:
+        last = at + 1 + (words[at + 1 : at + 2] == ["-"])
+        ones = _ORDINALS.get(words[last], 10) if last < len(words) else 10
+        return (_TENS[word] + ones, last + 1) if ones < 10 else (None, at)
+    return _ORDINALS.get(word), at + 1
+
+
 def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity | None:
     word, count = words[at], len(words)
     start = word[0]
@@ -199,17 +211,15 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
             return _with_bound(
                 words, at, Quantity(share, share, "share", _counted(words, bases, at + 2), 0, False, at, at + 2)
             )
-    if (
-        ordinal := _ORDINALS.get(word)
-        or ((m := _ORDINAL.fullmatch(word)) and len(word) < _LONGEST and int(m[1]) or None)
-    ) is not None:
-        if at + 1 < count and words[at + 1] in ("century", "centuries"):
-            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "century", 0, False, at, at + 2)
+    ordinal, end = _ordinal(words, at)
+    if ordinal is not None:
+        if end < count and words[end] in ("century", "centuries"):
+            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "century", 0, False, at, end + 1)
         if near_month(words, at):
-            return Quantity(ordinal, ordinal, "day", "", 0, False, at, at + 1)
+            return Quantity(ordinal, ordinal, "day", "", 0, False, at, end)
         if not 0 < ordinal < 1e9:
             return None
-        return Quantity(ordinal, ordinal, "rank", _counted(words, bases, at + 1), 0, False, at, at + 1)
+        return Quantity(ordinal, ordinal, "rank", _counted(words, bases, end), 0, False, at, end)
     if _DECADE.fullmatch(word):
         low = float(word[:-1])
         return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "decade", 0, False, at, at + 1)

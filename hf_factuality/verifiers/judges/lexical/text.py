@@ -55,6 +55,7 @@ _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", "")
 _SUFFIXES_BY_END = {end: tuple(pair for pair in _SUFFIXES if pair[0][-1] == end) for end in "sgdy"}
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
+_DECADE = re.compile(r"(?<=\b\d\d\d0)['’]s\b")
 _SHORT_NAMES = {
     "US": "United States", "USA": "United States", "United States of America": "United States", "UK": "United Kingdom",
     "UN": "United Nations", "EU": "European Union",
@@ -174,9 +175,11 @@ def _scaled(number: str, factor: int) -> str:
 
 
 def in_one_spelling(text: str) -> str:
-    """The text with "5 January 2020" for "2020-01-05" and "United States" for "US"."""
+    """The text with "5 January 2020" for "2020-01-05", "1970s" for "1970's" and "United States" for "US"."""
     if "-" in text:
         text = _ISO_DATE.sub(lambda m: f"{m[3]} {MONTH_NAMES[int(m[2]) - 1].title()} {m[1]}", text)
+    if "0's" in text or "0’s" in text:
+        text = _DECADE.sub("s", text)
     return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
 
 
