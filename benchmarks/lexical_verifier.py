@@ -1,6 +1,7 @@
 """Quality and speed of the lexical verifier on public data, and the fit of its weights.
 
     python benchmarks/lexical_verifier.py --data ../shared/data --out lexical.json
+    python benchmarks/lexical_verifier.py --data ../shared/data --sources DIR
     python benchmarks/lexical_verifier.py --data ../shared/data --fit
 
 What is reported:
@@ -11,6 +12,8 @@ What is reported:
   (contradicted), a sentence of another row (unverifiable), and the precision and recall of CONTRADICTED on them;
 - area under the ROC curve on HaluEval, right against hallucinated answers (the claim is the question followed by the
   answer, which is no sentence: the lexical judge is weak here);
+- with `--sources`, the folder that `small_verifier.py` takes, labels on FEVER symmetric and Fool Me Twice: how many claims that
+  are true are called contradicted, and false;
 - claims a second on one core, each with ten evidence sentences of its own and cold caches, in groups of eight that
   share them, each with ten passages of about 60 words of its own and cold caches, and in groups of eight that share these.
 
@@ -32,6 +35,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from _small_facts import NOT_SAID, SUPPORTED
+from _small_pairs import read_pairs
 
 from hf_factuality.reading import completion
 from hf_factuality.reading.sentences import sentence_offsets
@@ -392,7 +397,16 @@ def speed(data: Path) -> dict[str, float]:
     }
 
 
-def evaluate(data: Path, log: Callable[[str], None] = print) -> dict:
+def people_wrote(sources: Path) -> dict[str, list[tuple[str, tuple[str, ...], str]]]:
+    """Claims of FEVER symmetric and Fool Me Twice with their evidence, true and false ones."""
+    tables: dict[str, list[tuple[str, tuple[str, ...], str]]] = {"fever": [], "fm2": []}
+    for evidence, claim, label, source in read_pairs(sources):
+        if source in tables and label != NOT_SAID:
+            tables[source].append((claim, (evidence,), "true" if label == SUPPORTED else "false"))
+    return tables
+
+
+def evaluate(data: Path, sources: Path | None = None, log: Callable[[str], None] = print) -> dict:
     """All figures, printed as Markdown."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -407,16 +421,18 @@ def evaluate(data: Path, log: Callable[[str], None] = print) -> dict:
     hit = hotpot_table["contradicted"].get("contradicted", 0)
     answers = [(claim, evidence, "right" if target else "hallucinated") for claim, evidence, target in halueval(data)]
     halueval_table, ranked = confusion(answers, judge)
+    tables = {"WiCE dev": wice_table, "HotpotQA / 2Wiki": hotpot_table, "HaluEval": halueval_table}
+    for name, rows in people_wrote(sources).items() if sources else ():
+        tables[name], _ = confusion(rows, judge)
     result = {
-        "wice_dev": {"auroc": area, "low": low, "high": high, "rows": len(wice), "confusion": wice_table},
+        "tables": tables,
+        "wice_dev": {"auroc": area, "low": low, "high": high, "rows": len(wice)},
         "hotpot": {
             "precision": hit / called if called else None,
             "recall": hit / sum(hotpot_table["contradicted"].values()),
-            "confusion": hotpot_table,
         },
         "halueval": {
             "auroc": auroc(ranked, [truth == "right" for *_, truth in answers]),
-            "confusion": halueval_table,
         },
         "speed": speed(data),
     }
@@ -430,7 +446,6 @@ def evaluate(data: Path, log: Callable[[str], None] = print) -> dict:
     log(f"| claims a second, groups of 8 share ten such passages, cold caches | {result['speed']['passages_groups_of_eight_cold']:,.0f} |")  # fmt: skip
     log(f"| claims a second, groups of 8 share evidence | {result['speed']['groups_of_eight_cold']:,.0f} |")
     names = [label.value for label in Label]
-    tables = {"WiCE dev": wice_table, "HotpotQA / 2Wiki": hotpot_table, "HaluEval": halueval_table}
     for title, table in tables.items():
         log(f"\n| {title}: true \\ judged | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
         for label, row in sorted(table.items()):
@@ -441,6 +456,7 @@ def evaluate(data: Path, log: Callable[[str], None] = print) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with wice/ and fspo/")
+    parser.add_argument("--sources", type=Path, help="folder with FeverSymmetric/ and fool-me-twice/")
     parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     parser.add_argument("--fit", action="store_true", help="fit the weights on the training halves and print them")
     arguments = parser.parse_args()
@@ -453,7 +469,7 @@ def main() -> None:
             print(name, "=", weights)
             print(f"{name}_INTERCEPT =", intercept)
         return
-    result = evaluate(arguments.data)
+    result = evaluate(arguments.data, arguments.sources)
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=2), encoding="utf-8")
 
