@@ -1,4 +1,4 @@
-import importlib.util
+import importlib
 import pickle
 import random
 import time
@@ -32,7 +32,7 @@ from hf_factuality.verifiers.judges.lexical.text import content_terms, tokens
 from tests.tables import cases
 
 
-BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "lexical_verifier.py"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 EINSTEIN = (
     "Albert Einstein was born in Ulm, Germany, on 14 March 1879. He received the Nobel Prize in Physics in 1921 for "
@@ -316,10 +316,9 @@ def test_long_runs_do_not_take_quadratic_time():
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("lexical_verifier_benchmark", BENCHMARK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(BENCHMARKS))
+        return importlib.import_module("lexical_verifier")
 
 
 def pairwise_auroc(scores, labels):

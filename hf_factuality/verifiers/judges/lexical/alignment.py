@@ -299,13 +299,6 @@ def _hits(ours: Sequence[Word], theirs: Sequence[Word]) -> float:
     return float(sum(any(_same(one, other) for other in theirs) for one in ours)) / len(ours) if ours else 0.0
 
 
-def _changes(verb: Verb, content: Sequence[Word]) -> bool:
-    """Whether it says of its subject what it says of its object elsewhere: it has no object and is not passive."""
-    if verb.base not in _LABILE or verb.object or not verb.agents or any(content[i].at > verb.at for i in verb.agents):
-        return False
-    return not verb.patients or content[verb.patients[0]].before != ""
-
-
 def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
     """Each verb or comparative of the claim beside each of the sentences that is the same, or its opposite."""
     book, found = lexicon(), []
@@ -327,11 +320,9 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
                     doers, objects = objects, doers
                     relation = SAME
                 loose = (
-                    ours.either
-                    or theirs.either
-                    or {ours.base, theirs.base} <= _MUTUAL
-                    or _changes(ours, claim.content)
-                    or _changes(theirs, sentence.content)
+                    {ours.base, theirs.base} <= _MUTUAL
+                    or ours.alone != theirs.alone
+                    and any(verb.alone and (verb.either or verb.base in _LABILE) for verb in (ours, theirs))
                 )
                 if loose:
                     doers = objects = [*doers, *objects]
@@ -430,7 +421,7 @@ def _compared(sentence: Analysis) -> list[Verb]:
         after = [i for i, one in enumerate(sentence.content) if one.at > at]
         if before and after:
             pivot = sentence.content[before[-1]]
-            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False, False))
+            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False, False, False))
     return found
 
 

@@ -87,7 +87,8 @@ class Verb(NamedTuple):
     agents: tuple[int, ...]
     patients: tuple[int, ...]
     object: bool  # whether it has an object that is a pronoun
-    either: bool  # whether it may as well be passive: "a film released in May is ..."
+    alone: bool  # whether it is active and has no object
+    either: bool  # whether it may as well be passive then: "a film released in May is ..."
 
 
 class Analysis(NamedTuple):
@@ -322,12 +323,12 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
             agents = [i for i in right if by is not None and content[i].at > by]
             patients = left
             others = [i for i in right if i not in agents]
-            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False, False)
+            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False, False, False)
         else:
             pronoun = at + 1 < len(words) and words[at + 1] in _OBJECTS
-            alone = not right or content[right[0]].before != ""
-            either = participle and (others_are and not pronoun and alone or words[at - 1] == "-")
-            yield Verb(at, one.base, tuple(left), tuple(right), pronoun, either)
+            alone = words[at - 1] == "-" or not pronoun and not (right and not content[right[0]].before)
+            either = alone and participle and (others_are or words[at - 1] == "-")
+            yield Verb(at, one.base, tuple(left), tuple(right), pronoun, alone, either)
 
 
 def _measured(words: list[str], by: int) -> bool:
