@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED  # noqa: E402
-from _small_templates import SOURCE, Template, _values, read_templates, template_pairs  # noqa: E402
+from _small_templates import FREQUENT, SOURCE, Template, _values, read_templates, template_pairs  # noqa: E402
 from small_verifier import RUNS  # noqa: E402
 
 
 LEARNT, KEPT_APART = read_templates()
+TEMPLATE = {
+    "=": ["{P1} is [older|senior] and {P2} is a {J1}."],
+    "+": ["a {J1} is {P2}."],
+    "-": ["{P1} is a {J1}."],
+    "?": ["{P2} has {s1} cats."],
+}
 SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -35,12 +42,22 @@ def test_a_tenth_of_the_templates_is_kept_apart():
 def test_templates_have_the_form():
     for template in LEARNT + KEPT_APART:
         first = template.lines["="][0]
-        assert len(template.lines["="]) >= 4 and min(len(template.lines[mark]) for mark in "+-") >= 8, first
+        assert len(template.lines["="]) >= 4 and min(len(template.lines[mark]) for mark in "+-") >= 6, first
         known = _values(template.lists, random.Random(0))
         for line in (line for lines in template.lines.values() for line in lines):
             assert set(SLOT.findall(line)) <= known.keys(), line
             assert not re.search(r"[{}]", SLOT.sub("", line)), line
             assert line.count("[") == line.count("]") == len(re.findall(r"\[[^\[\]]*\|[^\[\]]*\]", line)), line
+
+
+def test_some_files_are_drawn_more_often():
+    names = {path.stem.partition("_")[0] for path in (BENCHMARKS / "small_templates").glob("*.txt")}
+    assert FREQUENT.keys() <= names
+    rare, frequent = (
+        Template({**TEMPLATE, "=": [text]}, {}, weight) for text, weight in (("Rare.", 1.0), ("Often.", 3.0))
+    )
+    evidence = [evidence for evidence, *_ in template_pairs([rare, frequent], 3000, seed=1)]
+    assert 0.7 < evidence.count("Often.") / len(evidence) < 0.8
 
 
 def test_what_a_true_claim_names_is_in_every_wording_of_the_facts():
@@ -68,15 +85,7 @@ def test_values_differ_and_grow():
 
 
 def test_pairs_of_a_template():
-    template = Template(
-        {
-            "=": ["{P1} is [older|senior] and {P2} is a {J1}."],
-            "+": ["a {J1} is {P2}."],
-            "-": ["{P1} is a {J1}."],
-            "?": ["{P2} has {s1} cats."],
-        },
-        {},
-    )
+    template = Template(TEMPLATE, {})
     pairs = template_pairs([template], 300, seed=1)
     assert {source for *_, source in pairs} == {SOURCE}
     assert {label for _, _, label, _ in pairs} == {SUPPORTED, CONTRADICTED, NOT_SAID}
