@@ -21,6 +21,12 @@ def test_runs(claim, runs):
     assert found(claim) == runs
 
 
+def test_a_short_name_is_held_where_the_long_one_is():
+    for claim, evidence in (("U.S.", "US"), ("United States", "U.S."), ("US", "United States"), ("U.S.", "U.S.")):
+        assert found(f"The {claim} bank met.", (f"A bank of the {evidence} met.",)) == []
+    assert found("The U.K. bank met.", ("A bank of the U.S. met.",)) == ["The U.K."]
+
+
 def test_no_evidence_says_nothing():
     assert found("Ada Hale was born.", ()) == found("Ada Hale was born.", (" ",)) == []
 

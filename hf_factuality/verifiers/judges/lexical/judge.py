@@ -37,6 +37,7 @@ from hf_factuality.verifiers.judges.lexical.text import (
     NEGATION,
     NUMBER,
     RUN_ON,
+    SHORT_NAME,
     WORD,
     Token,
     content_terms,
@@ -430,8 +431,9 @@ def _features(claim: str, found: list[Token], index: _Index) -> tuple[tuple[floa
     return values, index.sentences[decisive] if decisive >= 0 else None, contradicted, best
 
 
-# A date, a number with its scale, or a word; other marks stand alone.
+# A date, a number with its scale, a short name, or a word; other marks stand alone.
 _PIECE = re.compile(
+    rf"{SHORT_NAME}|"
     r"\d{4}-\d{1,2}-\d{1,2}|\d+(?:[.,]\d+)*(?:\s(?:hundred|thousand|million|billion|trillion)\b)?|"
     r"[^\W\d_]+(?:['’][^\W\d_]+)*|[^\w\s]"
 )

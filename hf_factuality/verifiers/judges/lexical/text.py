@@ -60,7 +60,8 @@ _SHORT_NAMES = {
     "US": "United States", "USA": "United States", "United States of America": "United States", "UK": "United Kingdom",
     "UN": "United Nations", "EU": "European Union",
 }  # fmt: skip
-_SHORT_NAME = re.compile(r"\bU(?:SA?|K|N)\b|\bU\.(?:S\.(?:A\.)?|[KN]\.)|\bE(?:U\b|\.U\.)|\bUnited States of America\b")
+SHORT_NAME = r"\b(?:U(?:SA?|K|N)\b|U\.(?:S\.(?:A\.)?|[KN]\.)|E(?:U\b|\.U\.))"
+_SHORT_NAME = re.compile(rf"{SHORT_NAME}|\bUnited States of America\b")
 _HAN_DIGITS = {c: i for i, c in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2}
 _HAN_UNITS = {"十": 10, "百": 100, "千": 1000}
 # Bounded, and anchored behind a non-digit: thousands of digits in a row would otherwise take quadratic time.
