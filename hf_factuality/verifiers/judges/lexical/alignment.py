@@ -322,7 +322,7 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
                 loose = (
                     {ours.base, theirs.base} <= _MUTUAL
                     or ours.alone != theirs.alone
-                    and any(verb.alone and (verb.either or verb.base in _LABILE) for verb in (ours, theirs))
+                    and any(verb.either or verb.alone and verb.base in _LABILE for verb in (ours, theirs))
                 )
                 if loose:
                     doers = objects = [*doers, *objects]
@@ -421,7 +421,7 @@ def _compared(sentence: Analysis) -> list[Verb]:
         after = [i for i, one in enumerate(sentence.content) if one.at > at]
         if before and after:
             pivot = sentence.content[before[-1]]
-            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False, False, False))
+            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after)))
     return found
 
 

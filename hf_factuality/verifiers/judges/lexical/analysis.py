@@ -86,9 +86,9 @@ class Verb(NamedTuple):
     base: str
     agents: tuple[int, ...]
     patients: tuple[int, ...]
-    object: bool  # whether it has an object that is a pronoun
-    alone: bool  # whether it is active and has no object
-    either: bool  # whether it may as well be passive then: "a film released in May is ..."
+    object: bool = False  # whether it has an object that is a pronoun
+    alone: bool = False  # whether it is active and has no object
+    either: bool = False  # whether it may as well be passive then: "a film released in May is ..."
 
 
 class Analysis(NamedTuple):
@@ -323,7 +323,7 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
             agents = [i for i in right if by is not None and content[i].at > by]
             patients = left
             others = [i for i in right if i not in agents]
-            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False, False, False)
+            yield Verb(at, one.base, tuple(agents), tuple(patients + others))
         else:
             pronoun = at + 1 < len(words) and words[at + 1] in _OBJECTS
             alone = words[at - 1] == "-" or not pronoun and not (right and not content[right[0]].before)

@@ -55,7 +55,7 @@ _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", "")
 _SUFFIXES_BY_END = {end: tuple(pair for pair in _SUFFIXES if pair[0][-1] == end) for end in "sgdy"}
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
-_DECADE = re.compile(r"(?<=\b\d\d\d0)['’]s\b")
+_DECADE_ENDING = re.compile(r"(?<=\b\d\d\d0)['’]s\b")
 _SHORT_NAMES = {
     "US": "United States", "USA": "United States", "United States of America": "United States", "UK": "United Kingdom",
     "UN": "United Nations", "EU": "European Union",
@@ -180,7 +180,7 @@ def in_one_spelling(text: str) -> str:
     if "-" in text:
         text = _ISO_DATE.sub(lambda m: f"{m[3]} {MONTH_NAMES[int(m[2]) - 1].title()} {m[1]}", text)
     if "0's" in text or "0’s" in text:
-        text = _DECADE.sub("s", text)
+        text = _DECADE_ENDING.sub("s", text)
     return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
 
 
@@ -224,10 +224,8 @@ class _PieceTerms(dict[str, tuple[str, ...]]):
 
     def __missing__(self, piece: str) -> tuple[str, ...]:
         word = piece.strip(punctuation)
-        if not (word.isalpha() and piece.isascii()):
+        if not (word.isalpha() and piece.isascii()) or word in _SHORT_NAMES:
             found = tuple(term for term, kind in tokens(piece) if kind)
-        elif word in _SHORT_NAMES:
-            found = tuple(term for term, _ in tokens(word))
         elif word != piece:  # "(Leeds," has the terms of "Leeds": marks have none
             found = self[word]
         else:
