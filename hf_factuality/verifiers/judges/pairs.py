@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
@@ -113,18 +112,6 @@ def in_chunks(inputs: Iterable[JudgeInput], chunk: Callable[[str], list[str]]) -
     ]
 
 
-def int8_model(model: Any) -> Any:
-    """A copy of a model for the CPU whose linear layers hold int8 weights (torch's dynamic quantization); the rest, and what
-    flows between the layers, is float32."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao is deprecated; torch 2 has it
-        from torch.ao.quantization import quantize_dynamic
-
-        return quantize_dynamic(model.float(), {torch.nn.Linear}, dtype=torch.qint8)
-
-
 @dataclass(eq=False, repr=False)
 class ClassifierJudge:
     """A model that reads a passage and a claim, and scores whether the one supports the other.
@@ -172,6 +159,8 @@ class ClassifierJudge:
         elif self.device is not None or self.dtype is not None:
             self.model = self.model.to(device=self.device, dtype=self._loading_dtype())
         if self.dtype == "int8":
+            from hf_factuality.verifiers.int8 import int8_model
+
             self.model = int8_model(self.model)
         if self.tokenizer.pad_token is None and self.batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")

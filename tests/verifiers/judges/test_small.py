@@ -9,7 +9,15 @@ from tokenizers import Tokenizer
 
 from hf_factuality.metrics._common import describe_component
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import JudgeInput, LexicalJudge, SmallJudge, SmallVerifier, VerifierInput, load_verifier
+from hf_factuality.verifiers import (
+    JudgeInput,
+    LexicalJudge,
+    SmallJudge,
+    SmallVerifier,
+    VerifierInput,
+    int8,
+    load_verifier,
+)
 from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
 from hf_factuality.verifiers.judges.small import judge as small
 from hf_factuality.verifiers.judges.small.network import (
@@ -51,13 +59,24 @@ def pairs():
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
+class Floats:
+    """A layer of the same weights that rounds nothing of what it reads."""
+
+    def __init__(self, weight, scale, bias):
+        self.weight, self.bias = weight.float() * scale.float(), bias.float()
+
+    def __call__(self, states):
+        return torch.nn.functional.linear(states, self.weight, self.bias)
+
+
 @pytest.mark.slow
-def test_the_pass_is_that_of_transformers(pairs):
-    """The same weights in a `BertModel`, a pair at a time."""
+def test_the_pass_is_that_of_transformers(pairs, monkeypatch):
+    """The same weights in a `BertModel`, a pair at a time; and how far the rounding of what layers read moves a probability."""
     from safetensors.torch import load_file
     from transformers import BertConfig, BertModel
 
     stored = load_file(WEIGHTS)
+    stored_as_they_are = dict(stored)
     packed = stored[WORD_VECTORS].int()
     stored[WORD_VECTORS] = torch.stack([packed % 16 - 8, packed // 16 - 8], -1).flatten(1)
     whole = {
@@ -76,7 +95,11 @@ def test_the_pass_is_that_of_transformers(pairs):
     model = BertModel(config, add_pooling_layer=False).eval()
     body = {name: tensor for name, tensor in whole.items() if name.startswith(("embeddings.", "encoder."))}
     assert model.load_state_dict(body, strict=False).unexpected_keys == []
-    network = load_network()
+    rounding = load_network().probabilities(pairs)
+    monkeypatch.setattr(int8, "Int8Linear", Floats)
+    network = Network(stored_as_they_are, Tokenizer.from_file(str(TOKENIZER)))
+    moved = (torch.tensor(rounding) - torch.tensor(network.probabilities(pairs))).abs()
+    assert moved.mean() < 0.01 and moved.max() < 0.15
     for evidence, claim in pairs[:6]:
         [(ids, start)] = network._encode([(evidence, claim)])
         types = torch.tensor([[int(place >= start) for place in range(len(ids))]])
@@ -88,13 +111,12 @@ def test_the_pass_is_that_of_transformers(pairs):
         assert network.probabilities([(evidence, claim)])[0] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-@pytest.mark.slow
 def test_a_score_does_not_depend_on_its_batch(pairs):
     network = load_network()
     together = network.probabilities(pairs)
     assert len(together) == len(pairs) and all(sum(row) == pytest.approx(1, abs=1e-5) for row in together)
-    for pair, row in list(zip(pairs, together, strict=True))[::27]:
-        assert network.probabilities([pair])[0] == pytest.approx(row, abs=1e-4)
+    for pair, row in list(zip(pairs, together, strict=True))[::9]:
+        assert network.probabilities([pair])[0] == pytest.approx(row, abs=1e-6)
 
 
 def test_what_a_text_says_is_no_special_token():
@@ -354,5 +376,5 @@ def test_a_network_of_other_weights():
 
     stored = {name: tensor for name, tensor in load_file(WEIGHTS).items() if not name.startswith("encoder.layer.11.")}
     network = Network(stored, Tokenizer.from_file(str(TOKENIZER)))
-    assert network.layers == 11 and network.words.dtype is torch.int8
+    assert len(network.layers) == 11 and network.words.dtype is torch.int8
     assert network.probabilities(PAIRS[:1])[0] != load_network().probabilities(PAIRS[:1])[0]

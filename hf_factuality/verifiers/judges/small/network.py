@@ -2,8 +2,9 @@
 
 A BERT of twelve layers, gte-small trained further by `benchmarks/small_verifier.py`; what it was trained on, and under which
 licences, is in `LICENSES.md` beside this file. The weights in `weights.safetensors` are whole numbers of eight bits with a scale
-per row, those of the word vectors of four bits, two in a byte. The layers compute in float32, so that a claim's score does not
-depend on the batch it is in. The pass is written out here, since importing transformers would take several seconds.
+per row, those of the word vectors of four bits, two in a byte. What a layer reads is rounded to eight bits too, by a scale per
+token, and pairs are not padded: so a claim's score does not depend on the batch it is in. The pass is written out here, since
+importing transformers would take several seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ SUPPORTED, CONTRADICTED, NOT_SUPPORTED = 0, 1, 2
 LONGEST, LONGEST_CLAIM = 192, 96
 """Tokens of a pair and of its claim; what is beyond is cut off."""
 HEADS, EPSILON = 12, 1e-12
-# Tokens of a pass, padding included: more than this leaves the caches of a core.
-_PASS_TOKENS = 2048
+# Tokens of a pass: more than this leaves the caches of a core.
+_PASS_TOKENS = 512
 
 
 def digest() -> str:
@@ -69,6 +70,10 @@ class Network:
     """
 
     def __init__(self, stored: Mapping[str, Tensor], tokenizer: Tokenizer):
+        import torch
+
+        from hf_factuality.verifiers.int8 import Int8Linear
+
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text
@@ -77,23 +82,37 @@ class Network:
         words = "embeddings.word_embeddings.weight"
         self.words, self.word_scale = halves(stored[words]), stored[words + ".scale"].float()
         self.weights = {
-            name: tensor.float() * stored[f"{name}.scale"].float() if f"{name}.scale" in stored else tensor.float()
+            name: tensor.float()
             for name, tensor in stored.items()
-            if not name.startswith(words) and not name.endswith(".scale")
+            if not name.startswith(words) and f"{name}.scale" not in stored and not name.endswith(".scale")
         }
-        self.layers = 1 + max(int(name.split(".")[2]) for name in self.weights if name.startswith("encoder.layer."))
+
+        def linear(*names: str) -> Int8Linear:
+            """One layer of several that read the same."""
+            parts = ("weight", "weight.scale", "bias")
+            return Int8Linear(*(torch.cat([stored[f"{name}.{part}"] for name in names]) for part in parts))
+
+        count = 1 + max(int(name.split(".")[2]) for name in stored if name.startswith("encoder.layer."))
+        self.layers = [
+            (
+                f"encoder.layer.{layer}",
+                linear(*(f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))),
+                linear(f"encoder.layer.{layer}.attention.output.dense"),
+                linear(f"encoder.layer.{layer}.intermediate.dense"),
+                linear(f"encoder.layer.{layer}.output.dense"),
+            )
+            for layer in range(count)
+        ]
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, ...]]:
         """The probabilities of the three classes for each pair of evidence and claim."""
         import torch
 
         encoded = self._encode(pairs)
-        found: list[tuple[float, ...]] = [()] * len(pairs)
+        found: list[tuple[float, ...]] = []
         with torch.inference_mode():
-            for places in _passes([len(ids) for ids, _ in encoded]):
-                logits = self._logits([encoded[place] for place in places])
-                for place, row in zip(places, logits.softmax(-1).tolist(), strict=True):
-                    found[place] = tuple(row)
+            for group in _passes([len(ids) for ids, _ in encoded]):
+                found += map(tuple, self._logits(encoded[group]).softmax(-1).tolist())
         return found
 
     def _encode(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
@@ -111,51 +130,41 @@ class Network:
         return result
 
     def _logits(self, encoded: Sequence[tuple[list[int], int]]) -> Tensor:
+        """(pairs, 3). The tokens of all pairs stand in one row, without padding; each pair attends to itself alone."""
         import torch
         from torch.nn import functional as F
 
-        width = max(len(ids) for ids, _ in encoded)
-        ids = torch.tensor([row + [0] * (width - len(row)) for row, _ in encoded])
-        places = torch.arange(width)
-        starts = torch.tensor([start for _, start in encoded])[:, None]
-        ends = torch.tensor([len(row) for row, _ in encoded])[:, None]
-        there = places < ends
-        claim = there & (places >= starts)
+        lengths = [len(ids) for ids, _ in encoded]
+        ids = torch.tensor([token for row, _ in encoded for token in row])
+        places = torch.cat([torch.arange(length) for length in lengths])
+        claim = torch.cat([torch.arange(len(row)) >= start for row, start in encoded])
         weights = self.weights
 
         def norm(name: str, values: Tensor) -> Tensor:
             return F.layer_norm(values, values.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], EPSILON)
 
-        def linear(name: str, values: Tensor) -> Tensor:
-            return F.linear(values, weights[f"{name}.weight"], weights[f"{name}.bias"])
-
         states = self.words[ids].float() * self.word_scale[ids]
         states = states + weights["embeddings.token_type_embeddings.weight"][claim.long()]
-        states = norm("embeddings.LayerNorm", states + weights["embeddings.position_embeddings.weight"][:width])
-        mask = there[:, None, None, :]
-        for layer in range(self.layers):
-            at = f"encoder.layer.{layer}"
-            parts = [
-                linear(f"{at}.attention.self.{part}", states).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-                for part in ("query", "key", "value")
-            ]
-            seen = F.scaled_dot_product_attention(*parts, attn_mask=mask).transpose(1, 2).flatten(2)
-            states = norm(f"{at}.attention.output.LayerNorm", linear(f"{at}.attention.output.dense", seen) + states)
-            inner = F.gelu(linear(f"{at}.intermediate.dense", states))
-            states = norm(f"{at}.output.LayerNorm", linear(f"{at}.output.dense", inner) + states)
-        chosen = claim.unsqueeze(-1)
-        mean = (states * chosen).sum(1) / chosen.sum(1)
-        highest = states.masked_fill(~chosen, -1e4).max(1).values
-        return linear("head", norm("norm", torch.cat([states[:, 0], mean, highest], -1)))
+        states = norm("embeddings.LayerNorm", states + weights["embeddings.position_embeddings.weight"][places])
+        for name, attended, written, inner, outer in self.layers:
+            # (queries, keys and values; one; heads; tokens; numbers), and of each pair its tokens.
+            heads = attended(states).view(len(ids), 3, 1, HEADS, -1).permute(1, 2, 3, 0, 4)
+            seen = torch.cat([F.scaled_dot_product_attention(*pair) for pair in heads.split(lengths, 3)], 2)
+            states = norm(f"{name}.attention.output.LayerNorm", written(seen[0].transpose(0, 1).flatten(1)) + states)
+            states = norm(f"{name}.output.LayerNorm", outer(F.gelu(inner(states))) + states)
+        read = []
+        for pair, (_, start) in zip(states.split(lengths), encoded, strict=True):
+            read.append(torch.cat([pair[0], pair[start:].mean(0), pair[start:].max(0).values]))
+        return F.linear(norm("norm", torch.stack(read)), weights["head.weight"], weights["head.bias"])
 
 
-def _passes(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Groups of pairs of like length."""
-    group: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * lengths[place] > _PASS_TOKENS:
-            yield group
-            group = []
-        group.append(place)
-    if group:
-        yield group
+def _passes(lengths: Sequence[int]) -> Iterator[slice]:
+    """Groups of pairs, in order."""
+    first = tokens = 0
+    for place, length in enumerate(lengths):
+        if tokens and tokens + length > _PASS_TOKENS:
+            yield slice(first, place)
+            first, tokens = place, 0
+        tokens += length
+    if tokens:
+        yield slice(first, len(lengths))
