@@ -104,7 +104,7 @@ def verify_memory(case: str, claims: int, folder: Path) -> list[tuple[int, float
     command.Tally.add = sampled
     flags = ["--metrics", "factscore"] if case == "verify_metric" else []
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        if main(["verify", str(file), "--out", str(folder / "out.jsonl"), *flags]):
+        if main(["verify", str(file), "--verifier", "lexical", "--out", str(folder / "out.jsonl"), *flags]):
             raise SystemExit("hf-factuality verify failed")
     return found
 

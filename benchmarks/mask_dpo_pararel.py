@@ -193,6 +193,7 @@ def main():
     status = command(
         [
             "build-preferences", str(questions), "--model", str(args.out / "model"), "--out", str(args.out / "pairs"),
+            "--verifier", "lexical",
             "--max_new_tokens", "80", "--batch_size", "256", "--questions_per_batch", "8", "--seed", str(args.seed),
         ]
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A judge trained by `hf-factuality train verifier`, beside the embedded default, on the same claims.
+"""A judge trained by `hf-factuality train verifier`, beside the embedded ones, on the same claims.
 
     python benchmarks/own_verifier.py --data ../shared/data --model MODEL --work runs/own --out own_verifier.json
 
@@ -30,7 +30,7 @@ from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.verifier.data import SUPPORTED, synthetic_claims
 from hf_factuality.methods.verifier.trainer import figure
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import JudgeInput, LexicalVerifier, load_verifier
+from hf_factuality.verifiers import JudgeInput, load_verifier
 
 
 CASES = Path(__file__).resolve().parent.parent / "tests" / "cases" / "judging"
@@ -95,7 +95,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args, more = parser.parse_known_args()
     folder = train(args.data, args.work, args.model, more)
-    judges = {"lexical (the default)": LexicalVerifier().judge, "own": load_verifier(f"pipeline:{folder}").judge}
+    names = {"lexical": "lexical", "small (the default)": "small", "own": f"pipeline:{folder}"}
+    judges = {shown: load_verifier(name).judge for shown, name in names.items()}
     files = {"WiCE claim-dev": args.data / "wice/claim-dev.jsonl", "development pairs": CASES / "development.jsonl"}
     knowledge = [row["knowledge"] for _, row in read_rows(args.data / "fspo/hotpot-2k-train.parquet")][1::2]
     files["claims by edits"] = args.work / "by_edits.jsonl"

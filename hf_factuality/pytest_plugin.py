@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The name of the verifier, on the command line or in the file of settings."""
     told = "verifier of the fixtures assert_supported and factuality_verifier: a name for load_verifier"
     parser.getgroup("factuality").addoption("--factuality-verifier", dest=_NAME, metavar="NAME", help=told)
-    parser.addini(_NAME, f"{told} (default lexical)", default="lexical")
+    parser.addini(_NAME, f"{told} (default small)", default="small")
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ def test_what_is_supported_passes_and_the_rest_fails_with_its_claims(suite):
             "E * supported * [[]0:39[]] Marie Curie was born in Warsaw in 1867.",
             "E * contradicted * [[]40:79[]] Marie Curie was born in Warsaw in 1890.",
             "E * evidence: Marie Curie was born in Warsaw in 1867.",
-            "E * judged by 'lexical'*",
+            "E * judged by 'small'*",
         ]
     )
     # The line of the test is shown, and none of the library's.

@@ -215,7 +215,7 @@ def _builder(
         "that draws, else 16)",
     )
     judging = build.add_argument_group("who judges")
-    add_flag(judging, "verifier", f": {VERIFIER_HELP} (default %(default)s)", default="lexical")
+    add_flag(judging, "verifier", f": {VERIFIER_HELP} (default %(default)s)", default="small")
     add_flag(judging, "verifier_base_url", ": of 'llm:MODEL' and 'anah:MODEL'", metavar="URL")
     add_flag(judging, "scorers", "; with --verifier gold", action="append", metavar="SOURCE=RULE")
     add_flag(judging, "verifier_tokens", metavar="N")

@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         epilog="Needs pip install hf_factuality[serve]. Exit status: 0 after SIGTERM; 2 if an argument is refused.",
     )
     flag = serve.add_argument
-    add_flag(serve, "verifier", f": {VERIFIER_HELP} (default lexical)", default="lexical")
+    add_flag(serve, "verifier", f": {VERIFIER_HELP} (default small)", default="small")
     add_flag(serve, "verifier_tokens", metavar="N")
     add_flag(serve, "verifier_base_url", metavar="URL")
     flag("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1); other machines need a key")

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     )
     flag = verify.add_argument
     flag("file", type=Path, help="JSON Lines, JSON, CSV, TSV or Parquet file; - for JSON Lines on standard input")
-    add_flag(verify, "verifier", f": {VERIFIER_HELP} (default lexical)", default="lexical")
+    add_flag(verify, "verifier", f": {VERIFIER_HELP} (default small)", default="small")
     add_flag(verify, "verifier_tokens", metavar="N")
     add_scope(verify)
     add_flag(verify, "completion_column", default="completion")

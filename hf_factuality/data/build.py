@@ -125,7 +125,7 @@ class BuildArguments(TypedDict, total=False):
         questions_per_batch (`int`, *optional*):
             Questions that are sampled and verified together, which a kill costs at most. By default 1 for transformers that
             draws, else 16.
-        verifier (`str` or [`~hf_factuality.Verifier`], *optional*, defaults to `"lexical"`):
+        verifier (`str` or [`~hf_factuality.Verifier`], *optional*, defaults to `"small"`):
             Who judges: an object, or a name that [`~hf_factuality.load_verifier`] knows. `"gold"` where questions have gold
             answers.
         verifier_base_url (`str`, *optional*):
@@ -205,7 +205,7 @@ class BuildArguments(TypedDict, total=False):
 
 
 _DEFAULTS: BuildArguments = {
-    "split": "train", "seed": 0, "verifier": "lexical", "patience": 3600.0, "engine": "local",
+    "split": "train", "seed": 0, "verifier": "small", "patience": 3600.0, "engine": "local",
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def assert_supported(
     answer: str | Sequence[Mapping[str, Any]],
     evidence: str | Sequence[str],
     at_least: float = 0.8,
-    verifier: str | Verifier = "lexical",
+    verifier: str | Verifier = "small",
     *,
     question: str | None = None,
     scope: str = "answer",
@@ -48,7 +48,7 @@ def assert_supported(
             The passages.
         at_least (`float`, *optional*, defaults to 0.8):
             Share of the judged claims that must be supported, in [0, 1].
-        verifier (`str` or [`Verifier`], *optional*, defaults to `"lexical"`):
+        verifier (`str` or [`Verifier`], *optional*, defaults to `"small"`):
             A name for [`load_verifier`], which is loaded once per process, or a verifier.
         question (`str`, *optional*):
             What was asked.

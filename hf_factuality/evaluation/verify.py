@@ -294,7 +294,7 @@ def verify(
     completions: str | Path | Iterable[str | Mapping[str, Any]],
     *,
     evidence: str | Path | Iterable[str | Sequence[str] | Mapping[str, Any]] | None = None,
-    verifier: str | Verifier = "lexical",
+    verifier: str | Verifier = "small",
     verifier_tokens: int | None = None,
     scope: str = "answer",
     completion_column: str = "completion",
@@ -328,7 +328,7 @@ def verify(
         evidence (`str`, `Path` or `Iterable`, *optional*):
             A file of the same kinds, or a column of the completions (by default `evidence`); or for each completion its
             evidence, a text or a list of texts.
-        verifier (`str` or `Verifier`, *optional*, defaults to `"lexical"`):
+        verifier (`str` or `Verifier`, *optional*, defaults to `"small"`):
             A name for [`load_verifier`], or a verifier.
         verifier_tokens (`int`, *optional*):
             Room for an answer of a judge that is a language model.

@@ -39,7 +39,7 @@ Args:
         - `None`: no response, left out.
     references (`list`, *optional*): what the verifier judges by: a string, a list of strings, or a dictionary with
         `evidence` and `question`. Not needed for labelled claims.
-    verifier (`str` or object, *optional*, defaults to `"lexical"`): as `hf_factuality.load_verifier` takes it. Touched
+    verifier (`str` or object, *optional*, defaults to `"small"`): as `hf_factuality.load_verifier` takes it. Touched
         only if a response comes without labels.
     questions (`list[str]`, *optional*): one per prediction, shown to the verifier.
     extractor, judge (`str`, *optional*): who made labels that came with the predictions. With one of the paper's
@@ -55,7 +55,7 @@ Args:
 class ClaimOptions(Options):
     """Arguments of every metric over claims; see [`INPUTS`]."""
 
-    verifier: str | Verifier = "lexical"
+    verifier: str | Verifier = "small"
     questions: Sequence[str | None] | None = None
     extractor: str | None = None
     judge: str | None = None

@@ -28,7 +28,7 @@ _SHORTEST_KEY = 16
 
 
 def serve(
-    verifier: str | Verifier = "lexical",
+    verifier: str | Verifier = "small",
     *,
     verifier_tokens: int | None = None,
     verifier_base_url: str | None = None,
@@ -51,7 +51,7 @@ def serve(
     Needs `pip install hf_factuality[serve]`. The verifier is loaded once. Requests that wait while it is busy are judged together.
 
     Args:
-        verifier (`str` or `Verifier`, *optional*, defaults to `"lexical"`):
+        verifier (`str` or `Verifier`, *optional*, defaults to `"small"`):
             A name for [`load_verifier`], or a verifier.
         verifier_tokens (`int`, *optional*), verifier_base_url (`str`, *optional*):
             Room for an answer of a judge that is a language model, and the server that has it.

@@ -83,7 +83,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             the column `args.evidence_column`.
         args ([`FactGRPOConfig`], *optional*):
             Settings.
-        verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
+        verifier ([`Verifier`] or `str`, *optional*, defaults to `"small"`):
             Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. `None`: nothing is
             labelled, for rewards that need no labels. A
             [`~hf_factuality.verifiers.guard.GuardedVerifier`] keeps its own limits instead of those of `args`.
@@ -136,7 +136,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         eval_dataset=None,
         processing_class=None,
         *,
-        verifier: Verifier | str | None = "lexical",
+        verifier: Verifier | str | None = "small",
         credit: str | CreditFunction | Credit | None = None,
         token_reward_funcs: TokenRewardFunc | list[TokenRewardFunc] | None = None,
         **kwargs,

@@ -43,7 +43,7 @@ def test_flags_are_the_arguments_and_have_their_defaults(kind):
         name: flags[name] for name in own.keys() - {"out"}
     }
     gold = kind in ("refusals", "corrections", "process-labels")
-    common = {**build._DEFAULTS, "verifier": "gold" if gold else "lexical"}
+    common = {**build._DEFAULTS, "verifier": "gold" if gold else "small"}
     assert {name: flags[name] for name in BuildArguments.__annotations__ if flags[name] is not None} == common
 
 
@@ -72,7 +72,7 @@ def test_command_and_function_make_the_same_preferences(tmp_path, capsys):
     )
     assert built.dataset["id"] == PEOPLE[:3] and built.report["pairs"] == 3
     # Rows and a verifier in memory make the same.
-    rows, verifier = read(questions(tmp_path)), load_verifier("lexical")
+    rows, verifier = read(questions(tmp_path)), load_verifier("small")
     again = hf_factuality.build_preferences(
         rows, out=tmp_path / "rows", responses=given, limit=3, verifier=verifier, split=None
     )

@@ -181,7 +181,7 @@ def test_the_command(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert load_pairs(out)["id"] == ["0", "1"] and printed.endswith(f"{out}\n")
     # For the card of a model: nothing of these pairs was sampled.
-    assert load_pairs(out).info.description.startswith("pairs that existed before, labelled by LexicalVerifier")
+    assert load_pairs(out).info.description.startswith("pairs that existed before, labelled by SmallVerifier")
     Dataset.from_list(rows[:2]).to_parquet(tmp_path / "data" / "train.parquet")
     assert (
         main(["build-preferences", "--pairs", str(tmp_path / "data"), "--out", str(tmp_path / "b"), "--limit", "1"])

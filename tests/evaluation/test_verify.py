@@ -62,10 +62,10 @@ def test_metrics_equal_the_modules_called_by_hand(tmp_path, verify):
     flags = ("--metrics", "factscore,veriscore", "--metric_args", "factscore.gamma=0", "--out", tmp_path / "out")
     status, found, err = verify(rows, *flags)
     assert status == 0 and "factscore" in err
-    given = {"predictions": texts, "references": evidence, "verifier": "lexical"}
+    given = {"predictions": texts, "references": evidence, "verifier": "small"}
     by_hand = {"factscore": Factscore().compute(gamma=0, **given), "veriscore": Veriscore().compute(**given)}
     assert found["metrics"] == by_hand
-    assert found["metrics"]["factscore"]["judge"]["name"] == "LexicalJudge"
+    assert found["metrics"]["factscore"]["judge"]["name"] == "SmallJudge"
     assert found["metrics"]["factscore"]["left_out"]["responses"]["no_evidence"] == 1
     # The rows of --out give the same score.
     again = Factscore().compute(predictions=read_rows(tmp_path / "out"), gamma=0)
@@ -157,7 +157,7 @@ def test_metrics_see_repeats_blanks_and_refusals_as_the_modules_do(verify, rule)
     texts = [f"{TRUE} {TRUE} {FALSE}", again, " \n", f"I'm sorry. {TRUE}", REFUSAL, f"\ud800 {TRUE}", TRUE]
     kinds = {"veriscore": Veriscore, "longwiki": Longwiki, "safe": Safe, "factscore": Factscore}
     flags = [flag for name in kinds for flag in ("--metric_args", f"{name}.abstention={rule}")]
-    flags += ["--metric_args", "safe.deduplicate=true", "--metrics", ",".join(kinds)]
+    flags += ["--metric_args", "safe.deduplicate=true", "--metrics", ",".join(kinds), "--verifier", "lexical"]
     status, found, _ = verify([*texts[:6], {"completion": TRUE}], *flags)
     assert status == 0
     whole = load_verifier("lexical").verify([VerifierInput(text, evidence=tuple(EVIDENCE)) for text in texts[:6]])
@@ -257,7 +257,7 @@ def test_the_page_is_painted_escaped_and_sorted(verify, tmp_path):
         {"completion": "Nothing known."},
     ]
     page, out = tmp_path / "new" / "page.html", tmp_path / "new" / "out.jsonl"
-    status, _, _ = verify(rows, "--html", page, "--out", out)
+    status, _, _ = verify(rows, "--html", page, "--out", out, "--verifier", "lexical")
     marks = Marks(page.read_text(encoding="utf-8"))
     assert status == 0 and "script" not in marks.tags and "i" not in marks.tags and "b" not in marks.tags
     assert [kind for kind, title, _ in marks.marks if title] == ["contradicted", "unverifiable", "supported"]

@@ -36,7 +36,7 @@ def test_trains_on_a_file_and_saves_model_and_card(run, tiny_model, tmp_path, fi
         "--log_completions", "true", "--num_completions_to_print", "0", *FEW)  # fmt: skip
     assert (out / "model.safetensors").exists() and (out / "tokenizer.json").exists()
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "LexicalVerifier" in card and "2505.24630" in card
+    assert "SmallVerifier" in card and "2505.24630" in card
     table = pd.read_parquet(next((out / "completions").glob("*.parquet")))
     assert {"answer", "factuality", "factuality_labels"} <= set(table.columns)
     assert all(prompt.endswith("<think>") for prompt in table["prompt"])

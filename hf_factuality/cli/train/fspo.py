@@ -34,7 +34,7 @@ def _load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
     model_name(model)
     served = served_arguments(None, script.verifier_tokens)
-    verifier, reward = load_verifier(script.verifier or "lexical", **served), answer_reward(script.scorers)
+    verifier, reward = load_verifier(script.verifier or "small", **served), answer_reward(script.scorers)
     origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
     dataset = load_fspo(

@@ -27,7 +27,7 @@ class KLCFArguments(ScriptArguments):
         default=None, metadata={"help": meaning("verifier", ": truthfulness:MODEL, in place of two served roles")}
     )
     checklist_verifier: str = field(
-        default="lexical", metadata={"help": "Verifier whose judge reads the checklist, in place of the served one."}
+        default="small", metadata={"help": "Verifier whose judge reads the checklist, in place of the served one."}
     )
     general_reward: str | None = field(
         default=None, metadata={"help": "General reward model, in place of the served one."}

@@ -40,7 +40,7 @@ class ToolArguments(ScriptArguments):
         default="statement", metadata={"help": "Where citations are paid: at the statement, at the end, or nowhere."}
     )
     citation_weight: float = field(default=1.0, metadata={"help": "Weight of the reward for citations at the end."})
-    verifier: str = field(default="lexical", metadata={"help": meaning("verifier", f": {VERIFIER_HELP}")})
+    verifier: str = field(default="small", metadata={"help": meaning("verifier", f": {VERIFIER_HELP}")})
     verifier_base_url: str | None = field(default=None, metadata={"help": meaning("verifier_base_url")})
     verifier_tokens: int | None = field(default=None, metadata={"help": meaning("verifier_tokens")})
 

@@ -15,7 +15,7 @@ Args:
     references (`list`): whether it is supported: `True`/`False`, 1/0, "supported"/"not_supported", or `None` (unknown, left
         out); or a dictionary with `supported`, and if wanted `domain` (the dataset), `group` (claims that share a document) and,
         for a verifier, `evidence` and `question`.
-    verifier (`str` or object, *optional*, defaults to `"lexical"`): who judges claims that come as text.
+    verifier (`str` or object, *optional*, defaults to `"small"`): who judges claims that come as text.
     extractor, judge, questions, label_table, timeout, return_spans: as of `factscore`.
 
 The score is the mean over the domains of the balanced accuracy: the mean of the shares of supported and of other claims that are

@@ -15,7 +15,7 @@ Args:
     references (`list`): the spans that are hallucinated, as `[start, end]` or dictionaries with `start` and `end`; or `None`
         (unknown, left out); or a dictionary with `spans`, and if wanted `domain`, `group` (responses to one source) and, for a
         verifier, `evidence` and `question`.
-    verifier (`str` or object, *optional*, defaults to `"lexical"`): who judges responses that come as text.
+    verifier (`str` or object, *optional*, defaults to `"small"`): who judges responses that come as text.
     extractor, judge, questions, label_table, timeout, return_spans: as of `factscore`.
 
 The score is the F1 of the responses with a hallucination, a response being called so if any span of it is. Parts: precision,

@@ -21,7 +21,7 @@ Args:
     references (`list`, *optional*): for the verifier, the correct answers: a string, a list of strings, or a dictionary
         with `evidence` and `question`. Text without votes is a hallucination if one of its claims is not supported; an
         answer without a claim is left out.
-    verifier (`str` or object, *optional*, defaults to `"lexical"`): touched only if an answer comes without votes.
+    verifier (`str` or object, *optional*, defaults to `"small"`): touched only if an answer comes without votes.
     judge (`str`, *optional*): who voted; the paper's is "gpt-4-0613", with five votes per answer.
     questions (`list[str]`, *optional*), timeout (`float`, *optional*), return_spans (`bool`, *optional*): of the
         verifier.

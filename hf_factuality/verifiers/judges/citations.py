@@ -52,7 +52,7 @@ class CitationsVerifier(VerifierPipeline):
     blank ones must not be among them.
 
     Args:
-        model (`str`, *optional*, defaults to `"lexical"`):
+        model (`str`, *optional*, defaults to `"small"`):
             Whose judge is asked: a name for [`~hf_factuality.verifiers.load_verifier`], as in `"citations:nli:MODEL"`.
         language (`str`, *optional*):
             See [`~hf_factuality.verifiers.SentenceExtractor`].
@@ -63,7 +63,7 @@ class CitationsVerifier(VerifierPipeline):
         `ValueError`: the name is unknown, or that of a verifier that reads no evidence.
     """
 
-    def __init__(self, model: str = "lexical", language: str | None = None, **kwargs: Any):
+    def __init__(self, model: str = "small", language: str | None = None, **kwargs: Any):
         from hf_factuality.verifiers.registry import load_verifier
 
         verifier = load_verifier(model, **kwargs)

@@ -76,7 +76,7 @@ def test_trains_on_pairs_that_the_command_has_labelled(run, tiny_model, tmp_path
         "--model_name_or_path", tiny_model, "--train_files", tmp_path / "pairs", "--output_dir", tmp_path / "out", *FEW
     )
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "| data | pairs that existed before, labelled by Lexical" in card
+    assert "| data | pairs that existed before, labelled by Small" in card
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ class SmallJudge(LexicalJudge):
 
     limits = (
         "judged by 'small', a small network and the words: on hard pairs a tenth of the false claims passes, and two of five true "
-        "ones are missed; 'best' takes a stronger judge where it can be loaded (docs/small-verifier.md)"
+        "ones are missed; 'best' is stronger where it can be loaded, 'lexical' is faster (docs/verifiers.md)"
     )
 
     @property
