@@ -24,7 +24,7 @@ ITEM = re.compile(
     r"(?:[(（](?:\d{1,3}|[A-Za-z]|[ivx]{1,4}|[一二三四五六七八九十]{1,3})[)）]|(?:\d{1,3}|[a-z]|[ivx]{1,4})[)）]"
     r"|\d{1,3}[.．](?=\s|$|[\u3400-\u9fff])|(?:\d{1,3}|[一二三四五六七八九十]{1,3})、|[①-⑳])\s*"
 )
-_TRAILING_ITEM = re.compile(r"(?<=[:：;；])\s*[(（]?\d{1,2}[.)）]\s*$")
+_TRAILING_ITEM = re.compile(r"(?<=\D[:：;；])\s*[(（]?\d{1,2}[.)）]\s*$")
 # Longest stretch of a line that sentencex sees at once: its time grows with the square of the number of sentences (20
 # minutes for a line of a million Chinese characters).
 _WINDOW = 4000

@@ -28,7 +28,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     lexical_features,
     read_words,
 )
-from hf_factuality.verifiers.judges.lexical.text import content_terms, tokens
+from hf_factuality.verifiers.judges.lexical.text import content_terms, numbers_in_digits, tokens
 from tests.tables import cases
 
 
@@ -70,6 +70,20 @@ def test_meaning(claim, evidence, label):
     else:
         assert found.label is Label(label)
     assert judge(evidence, (evidence,)).label is Label.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2.5 million of 3,000,000 people", "2500000 of 3000000 people"),
+        ("twenty-five, ninety and two", "25, 90 and 2"),
+        ("two million", "2000000"),
+        ("agent 007 in version 2.10", "agent 007 in version 2.10"),  # as they are: these are no amounts
+        ("ten-four, one-two, route-66, b2, 1,23, 5-a-side", "ten-four, one-two, route-66, b2, 1,23, 5-a-side"),
+    ],
+)
+def test_numbers_in_digits(text, found):
+    assert numbers_in_digits(text) == found
 
 
 @pytest.mark.parametrize(

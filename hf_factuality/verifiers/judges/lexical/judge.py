@@ -41,6 +41,8 @@ from hf_factuality.verifiers.judges.lexical.text import (
     WORD,
     Token,
     content_terms,
+    in_one_spelling,
+    numbers_in_digits,
     states_nothing,
     tokens,
 )
@@ -107,7 +109,7 @@ COPY_DIFFERENCES = ("negated", "opposite", "roles", "sequence", "quantifier", "q
 COPY_WEIGHT, COPY_MISSING, COPY_LENGTH = 2.0, 0.1, 24
 # Of a claim in the words of its evidence.
 COPIED = 0.99
-NOT_READ = "not judged: the lexical judge reads English and Chinese, and this claim looks like {language!r}"
+NOT_READ = "not judged: this judge reads English and Chinese, and the claim looks like {language!r}"
 # Differences that speak against a claim, rather than leaving it open.
 AGAINST = ("number", "number_negated", "negated", "opposite", "roles", "quantifier")
 
@@ -728,7 +730,7 @@ _UNSAID = re.compile(r"(?<!\d)[.,]|[.,](?!\d)|[^\w.,%‰+\-−–$€£¥°<>=�
 
 @lru_cache(maxsize=1 << 12)
 def _spelt(text: str) -> str:
-    return _UNSAID.sub("", text.lower())
+    return _UNSAID.sub("", numbers_in_digits(in_one_spelling(text).lower()))
 
 
 class LexicalVerifier(VerifierPipeline):

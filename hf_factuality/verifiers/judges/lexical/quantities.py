@@ -54,6 +54,8 @@ _ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} |
 }
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 _DECADE, _CLOCK = re.compile(r"\d{3}0s"), re.compile(r"(\d+):(\d\d)(?::(\d\d))?")
+_HALF_DAY = 12 * 3600
+_HALF_DAYS = {"am": 0, "a.m": 0, "pm": _HALF_DAY, "p.m": _HALF_DAY}
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
           "hundredth": 100}  # fmt: skip
 _PARTS_OR_PLURALS = frozenset((*_PARTS, "thirds", "quarters", "fifths", "tenths", "sixths"))
@@ -227,7 +229,10 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         parts = [int(part) for part in clock.groups() if part]
         seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
         seconds *= 1 if len(parts) == 3 else 60
-        return Quantity(seconds, seconds, "time", "", 0, False, at, at + 1)
+        end = at + 1
+        if end < count and words[end] in _HALF_DAYS and 0 < parts[0] <= 12:
+            seconds, end = seconds % _HALF_DAY + _HALF_DAYS[words[end]], end + 1
+        return Quantity(seconds, seconds, "time", "", 0, False, at, end)
     if word in MONTHS and (word not in ("may", "march", "mar", "dec", "jan", "sec") or near_number(words, at) or at and words[at - 1] in ("in", "of", "until", "since", "late", "early", "to", "by", "from")):  # fmt: skip
         return Quantity(MONTHS[word], MONTHS[word], "month", "", 0, False, at, at + 1)
     if not (start.isdigit() or word in _WORDS or word in ("a", "hundred", "thousand")):
@@ -237,6 +242,9 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     if word == "one" and not (first[1] < count and (words[first[1]] in ("in", "out") or bases[first[1]] in _UNITS)):
         return None  # "one of them", "the one"
     value, end = first
+    if end < count and words[end] in _HALF_DAYS and value in range(1, 13):
+        seconds = value * 3600 % _HALF_DAY + _HALF_DAYS[words[end]]
+        return Quantity(seconds, seconds, "time", "", 0, False, at, end + 1)
     low = high = value
     if end + 1 < count and words[end] in ("in", "out") and words[end - 1] in _WORDS:
         # "one in ten"

@@ -184,6 +184,27 @@ def in_one_spelling(text: str) -> str:
     return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
 
 
+_WRITTEN_NUMBER = re.compile(
+    r"(?<![\w.,-])(?:(?P<digits>\d{1,15}(?:,\d{3})*(?:\.\d{1,9})?)|"
+    rf"(?P<word>{'|'.join(sorted(_NUMBER_WORDS, key=len, reverse=True))})(?:-(?P<ones>{'|'.join(_SMALL_NUMBERS.split()[1:10])}))?)"
+    rf"(?: (?P<scale>{'|'.join(SCALES)}))?(?![\w-])"
+)
+
+
+def numbers_in_digits(text: str) -> str:
+    """A text in lower case with "2500000" for "2.5 million" and for "2,500,000", and "25" for "twenty-five"."""
+
+    def digits(found: re.Match[str]) -> str:
+        number = found["digits"].replace(",", "") if found["digits"] else _NUMBER_WORDS[found["word"]]
+        if found["ones"]:
+            if int(number) < 20:  # "ten-four"
+                return found[0]
+            number = str(int(number) + _SMALL_NUMBERS.split().index(found["ones"]))
+        return _scaled(number, SCALES[found["scale"]]) if found["scale"] else number
+
+    return _WRITTEN_NUMBER.sub(digits, text)
+
+
 def without_accents(text: str) -> str:
     """The text with "Muller" for "Müller"."""
     if text.isascii():
