@@ -25,9 +25,9 @@ def multiplies_int8() -> bool:
 
     An x86 processor without VNNI adds pairs of products in sixteen bits, where large ones are cut off.
     """
-    generator = torch.Generator().manual_seed(0)
-    left = torch.randint(-LARGEST, LARGEST + 1, (256, 384), generator=generator).to(torch.int8)
-    right = torch.randint(-LARGEST, LARGEST + 1, (384, 384), generator=generator).to(torch.int8)
+    generator = torch.Generator("cpu").manual_seed(0)
+    left = torch.randint(-LARGEST, LARGEST + 1, (256, 384), generator=generator, device="cpu").to(torch.int8)
+    right = torch.randint(-LARGEST, LARGEST + 1, (384, 384), generator=generator, device="cpu").to(torch.int8)
     left[0], right[:, 0], right[:, 1] = LARGEST, LARGEST, -LARGEST
     in_floats = left.float(), right.float()
     if not torch.equal(torch._int_mm(left, right).float(), in_floats[0] @ in_floats[1]):

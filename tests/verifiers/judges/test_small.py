@@ -119,6 +119,22 @@ def test_a_score_does_not_depend_on_its_batch(pairs):
         assert network.probabilities([pair])[0] == pytest.approx(row, abs=1e-6)
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_defaults_of_a_training_do_not_matter(device, monkeypatch):
+    expected = load_network().probabilities(PAIRS)
+    load_network.cache_clear()
+    int8.multiplies_int8.cache_clear()
+    torch.set_default_device(device)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert load_network().probabilities(PAIRS) == expected
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+        load_network.cache_clear()
+
+
 def test_what_a_text_says_is_no_special_token():
     network = load_network()
     [(ids, start)] = network._encode([("a [SEP] b", "[CLS] \ud800 [MASK]")])

@@ -10,6 +10,7 @@ importing transformers would take several seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -48,7 +49,17 @@ def load_network() -> Network:
     from safetensors.torch import load_file
     from tokenizers import Tokenizer
 
-    return Network(load_file(WEIGHTS), Tokenizer.from_file(str(TOKENIZER)))
+    with plain_torch():
+        return Network(load_file(WEIGHTS), Tokenizer.from_file(str(TOKENIZER)))
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """The network runs on the CPU in float32, whatever the training around it has set."""
+    import torch
+
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.inference_mode():
+        yield
 
 
 def halves(packed: Tensor) -> Tensor:
@@ -106,11 +117,9 @@ class Network:
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, ...]]:
         """The probabilities of the three classes for each pair of evidence and claim."""
-        import torch
-
         encoded = self._encode(pairs)
         found: list[tuple[float, ...]] = []
-        with torch.inference_mode():
+        with plain_torch():
             for group in _passes([len(ids) for ids, _ in encoded]):
                 found += map(tuple, self._logits(encoded[group]).softmax(-1).tolist())
         return found
