@@ -424,10 +424,21 @@ _FEW = 3
 """Sentences of the longest answer that is left to the model: it learnt from texts of one to three."""
 
 
+# "I have booked your flight.", "We sent the email to Bob.": what somebody did, other than to look for something or to give up.
+_DEED = re.compile(
+    r"(?:I|We)(?:['’]ve| have)? (?:(?:already|just|now|also|successfully) )?"
+    r"(?!(?:search|look|check|review|tri|attempt|fail|refus|declin|decid|consult|examin|scann|consider|need|want|hop|wish|omit|skipp|stopp|us|"
+    r"express|mention|not|ask|wonder|reach|exhaust|expect|pledg|promis)ed\b)"
+    r"(?:[a-z]{2,}ed|sent|run|ran|made|set|put|written|wrote|built|paid|bought|given|gave|taken|took)"
+    r"(?! (?:no|nothing|up|none)\b)(?!.*(?:\b(?:not|no|never|nothing|none|without|unable|but|however|sorry|cannot)\b|n['’]t\b))",
+)
+
+
 def declines_as_a_whole(sentences: Sequence[str]) -> bool:
     """Whether an answer declines: what the model says, and the rules where it says nothing."""
     declines = _declines_by_rules(sentences)
-    if not _short(sentences):
+    # The model has not seen what agents say that they did, and takes some of it for a refusal.
+    if not _short(sentences) or not declines and any(map(_DEED.match, map(_plain, sentences))):
         return declines
     odds = learned.log_odds(_for_model(sentences), _told(sentences, declines))
     return declines if odds is None else odds > 0

@@ -24,7 +24,7 @@ ITEM = re.compile(
     r"(?:[(（](?:\d{1,3}|[A-Za-z]|[ivx]{1,4}|[一二三四五六七八九十]{1,3})[)）]|(?:\d{1,3}|[a-z]|[ivx]{1,4})[)）]"
     r"|\d{1,3}[.．](?=\s|$|[\u3400-\u9fff])|(?:\d{1,3}|[一二三四五六七八九十]{1,3})、|[①-⑳])\s*"
 )
-_TRAILING_ITEM = re.compile(r"(?<=\D[:：;；])\s*[(（]?\d{1,2}[.)）]\s*$")
+_TRAILING_ITEM = re.compile(r"(?<=\D[:：;；])\s*[(（]?(\d{1,2})[.)）]\s*$")
 # Longest stretch of a line that sentencex sees at once: its time grows with the square of the number of sentences (20
 # minutes for a line of a million Chinese characters).
 _WINDOW = 4000
@@ -172,6 +172,13 @@ def _trimmed(text: str) -> int:
         text = shorter
 
 
+def _is_item(number: int, counted: int, rest: str) -> bool:
+    """Whether a number behind a colon begins an item of a list: "Reasons: 1. One. 2. Two.", and not "Answer: 42." or "Seats: 7."."""
+    if number != counted + 1 or not any(map(str.isalnum, rest)):
+        return False
+    return number > 1 or re.search(r"(?<![\d.,])2[.)）]", rest) is not None
+
+
 def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, int]]:
     """Sentences of a text as half-open character ranges.
 
@@ -187,6 +194,7 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
     line_start = 0
     for line in text.splitlines(keepends=True):
         held = None  # start of a list number that waits for its sentence: sentencex ends a sentence after "1."
+        counted = 0  # the last number of the line's list
         pieces = [] if line.isspace() else _boundaries(line, language)
         for start, end in pieces:
             lead = _LEAD.match(line, start, end)
@@ -196,6 +204,8 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
                 continue
             piece = line[start:end]
             item = ITEM.match(piece)
+            if item and (number := item[0].strip(" .)(")).isdecimal():
+                counted = int(number)
             if item and item.end() == len(piece):
                 held = start if held is None else held
                 continue
@@ -204,10 +214,15 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
             if held is None and not any(map(str.isalnum, piece)):
                 continue
             first, held = (start if held is None else held), None
-            if trailing and any(map(str.isalnum, piece[: trailing.start()])):
+            if (
+                trailing
+                and _is_item(int(trailing[1]), counted, line[end:])
+                and any(map(str.isalnum, piece[: trailing.start()]))
+            ):
                 end = start + trailing.start()
                 number = trailing.group()
                 held = end + len(number) - len(number.lstrip())
+                counted = int(trailing[1])
             result.append((line_start + first, line_start + end))
         if held is not None:
             result.append((line_start + held, line_start + _trimmed(line)))

@@ -24,7 +24,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
-from hf_factuality.verifiers.judges.lexical.judge import LexicalVerifier
+from hf_factuality.verifiers.judges.small.judge import SmallVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier, verifier_class
 
@@ -54,13 +54,13 @@ class FactVerificationPipeline(Pipeline):
             - A folder or repository with a `verifier_config.json`, as [`~hf_factuality.verifiers.save_pipeline`] writes it.
             - A natural language inference model (by `transformers.pipeline` also its id or folder): `NLIVerifier`.
             - A ready verifier.
-            - `None`: `LexicalVerifier`.
+            - `None`: `SmallVerifier`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*), device (`int`, `str` or `torch.device`, *optional*):
             Of an inference model; a ready verifier stays where it is.
         batch_size (`int`, *optional*):
             Inputs in a call of the verifier.
         **kwargs:
-            Arguments of `NLIVerifier` (`label_map`, `threshold`, ...), `LexicalVerifier`, or, for a saved pipeline, of
+            Arguments of `NLIVerifier` (`label_map`, `threshold`, ...), `SmallVerifier`, or, for a saved pipeline, of
             [`~hf_factuality.verifiers.load_pipeline`] (`base_url`, `client`).
 
     Raises:
@@ -95,7 +95,7 @@ class FactVerificationPipeline(Pipeline):
             super().__init__(model, tokenizer, task=task, device=device, batch_size=batch_size)
             return
         if model is None:
-            model = _LEXICAL
+            model = _DEFAULT
         elif isinstance(model, (str, Path)):
             model = _Later(VerifierPipeline.from_pretrained, str(model))
         if isinstance(model, _Later):
@@ -215,17 +215,17 @@ class _Later(partial):
     """Makes a verifier, or says why there is none, once the device is known: transformers buries errors of loading."""
 
 
-class _Lexical(_Later):
+class _Default(_Later):
     """The default model. A path, so that no repository of its name is looked for."""
 
     def __fspath__(self) -> str:
         return os.path.dirname(__file__)
 
     def __str__(self) -> str:
-        return "the lexical verifier (word overlap)"
+        return "the small verifier of the package"
 
 
-_LEXICAL = _Lexical(lambda device, **arguments: LexicalVerifier(**arguments))
+_DEFAULT = _Default(lambda device, **arguments: SmallVerifier(**arguments))
 
 
 def _refuse(reason: str, **arguments: Any) -> None:
@@ -262,5 +262,5 @@ class _Model:
 
 AutoConfig.register(MODEL_TYPE, _SavedConfig, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
-    TASK, FactVerificationPipeline, pt_model=_Model, default={"model": (_LEXICAL, None)}, type="text"
+    TASK, FactVerificationPipeline, pt_model=_Model, default={"model": (_DEFAULT, None)}, type="text"
 )

@@ -13,6 +13,7 @@ from hf_factuality.verifiers import (
     FactVerificationPipeline,
     LexicalVerifier,
     NLIVerifier,
+    SmallVerifier,
     VerifierInput,
     VerifierPipeline,
 )
@@ -100,9 +101,9 @@ def test_an_inference_model(nli, loaded):
         assert verify.model is model
 
 
-def test_no_model_is_the_lexical_verifier_and_a_ready_one_is_taken():
-    assert pipeline("fact-verification", threshold=0.9)(ROWS) == plain(LexicalVerifier(threshold=0.9).verify(INPUTS))
-    ready = LexicalVerifier()
+def test_no_model_is_the_small_verifier_and_a_ready_one_is_taken():
+    assert pipeline("fact-verification", threshold=0.9)(ROWS) == plain(SmallVerifier(threshold=0.9).verify(INPUTS))
+    ready = SmallVerifier()
     verify = pipeline("fact-verification", model=ready)
     assert verify.verifier is ready
     assert verify(ROWS) == pipeline("fact-verification")(ROWS) == plain(ready.verify(INPUTS))

@@ -1,6 +1,8 @@
 import json
 import math
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from hf_factuality.verifiers import (
 )
 from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
 from hf_factuality.verifiers.judges.small import judge as small
+from hf_factuality.verifiers.judges.small.amounts import given_once, in_words_of
 from hf_factuality.verifiers.judges.small.network import (
     FOLDER,
     LONGEST,
@@ -164,6 +167,71 @@ def test_short_evidence_is_read_as_a_whole_and_pages_by_their_closest_sentences(
         read = small.evidence_read(item, read_words(item))
         assert (read == " ".join(sentences[:count])) is whole
         assert sentences[7] in read and read.count("station") == (9 if whole else 3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence", "read"),
+    [
+        ("Half of the 20 metres burnt.", "50% of 20 m.", "50% of the 20 m burnt."),
+        ("It cost 300 dollars.", "It cost $300.", "It cost $300."),
+        ("It cost 300 dollars.", "It cost 300 euros.", "It cost 300 dollars."),
+        ("It took 17 hours.", "It began at 17:00.", "It took 17 hours."),  # no time of day
+        ("It has 25 rooms.", "It has at least twenty-five rooms.", "It has 25 rooms."),
+        ("It has twenty-five rooms.", "It has 25 churches.", "It has 25 rooms."),  # what is counted is not looked at
+        ("It is old.", "It is 20 years old.", "It is old."),
+    ],
+)
+def test_amounts_in_the_words_of_the_evidence(claim, evidence, read):
+    assert in_words_of(claim, evidence) == read
+
+
+@pytest.mark.parametrize(
+    ("claim", "read"),
+    [
+        ("It is 1,083 ft tall.", "It is 1,083 ft tall (with its spire) and 5 km (by road) away."),
+        ("It is 330 m tall.", "It is 330 m tall (with its spire) and 5 km (by road) away."),
+        ("It is tall.", "It is 330 m tall (with its spire) and 5 km (by road) away."),
+    ],
+)
+def test_one_of_two_amounts_is_read(claim, read):
+    evidence = "It is 330 m (1,083 ft) tall (with its spire) and 5 km (by road) away."
+    assert given_once(evidence, claim) == read
+
+
+def test_a_claim_that_the_network_cannot_read_to_its_end_is_left_to_the_words():
+    members = ", ".join(f"Bob Smith{number}" for number in range(60))
+    evidence = "The members are " + ", ".join(f"Bob Smith{number}" for number in range(25)) + "."
+    found, words = (judged(f"The members are {members}.", evidence, judge=it) for it in (None, LexicalJudge()))
+    assert found == words and found.label is not Label.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence", "label"),
+    [
+        ("The dog slept all day.", "The novel was written by Jane Austen.", Label.UNVERIFIABLE),
+        ("Corvid Systems was founded in Ulm.", "Ada Hale was born in Leeds.", Label.UNVERIFIABLE),
+        ("Corvid bought Tarn Data.", "Merlin bought Tarn Data.", Label.CONTRADICTED),
+        ("He was born in Paris.", "He was born in Leeds.", Label.CONTRADICTED),
+    ],
+)
+def test_what_speaks_of_something_else_does_not_contradict(claim, evidence, label):
+    assert judged(claim, evidence).label is label
+
+
+@pytest.mark.slow
+def test_a_fork_of_a_process_that_has_judged_judges():
+    """OpenMP's threads are lost in a fork."""
+    code = (
+        "import multiprocessing, torch; torch.set_num_threads(2)\n"
+        "from hf_factuality.verifiers.judges.small.network import load_network\n"
+        "pairs = [(f'Tom sold {n} cars.', 'Tom sold cars.') for n in range(30)]\n"
+        "def work(_): return load_network().probabilities(pairs)\n"
+        "if __name__ == '__main__':\n"
+        "    expected = work(0)\n"
+        "    with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "        assert pool.map_async(work, [0, 1]).get(timeout=40) == [expected, expected]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_long_texts_are_cut():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
@@ -105,14 +106,13 @@ class Analysis(NamedTuple):
     by_base: dict[str, int]  # index into `content` of the first word with a basic form
 
 
-@lru_cache(maxsize=1 << 13)
-def analyse(text: str) -> Analysis:
-    """The analysis of a sentence; remembered, as the completions of one prompt share their evidence."""
-    book = lexicon()
-    pieces = _PIECE.findall(without_accents(in_one_spelling(text))[:_LONGEST])[:_MOST_WORDS]
+def split_words(text: str) -> tuple[list[str], list[tuple[int, int]], set[int]]:
+    """Words and marks as they are written, where each stands in the text, and which had "'s" ("the island's wells")."""
     forms: list[str] = []
-    owners: set[int] = set()  # "the island's wells"
-    for piece in (piece.replace("’", "'") for piece in pieces):
+    places: list[tuple[int, int]] = []
+    owners: set[int] = set()
+    for found in islice(_PIECE.finditer(text, 0, _LONGEST), _MOST_WORDS):
+        piece = found[0].replace("’", "'")
         lower = piece.lower()
         if lower.endswith("n't") and len(lower) > 3:
             forms += ({"ca": "can", "wo": "will", "sha": "shall"}.get(lower[:-3], lower[:-3]), "n't")
@@ -123,6 +123,15 @@ def analyse(text: str) -> Analysis:
             forms.append(piece[: piece.index("'")])
         else:
             forms.append(piece)
+        places += [found.span()] * (len(forms) - len(places))
+    return forms, places, owners
+
+
+@lru_cache(maxsize=1 << 13)
+def analyse(text: str) -> Analysis:
+    """The analysis of a sentence; remembered, as the completions of one prompt share their evidence."""
+    book = lexicon()
+    forms, _, owners = split_words(without_accents(in_one_spelling(text)))
     words = [form.lower() for form in forms]
     bases = [book.basic(word) for word in words]
     found = quantities(words, bases)

@@ -1,6 +1,6 @@
 """The embedded judge: words, numbers, dates, negations, quantifiers and roles compared; no model, no download.
 
-It is the default for trying things out, for gates and for CI. English; Chinese by character bigrams, without all that
+It is one half of `small`, the default, and alone the fast one. English; Chinese by character bigrams, without all that
 needs a lexicon. It reads claim and evidence by cues and word lists, so that it knows a synonym ("shop", "store"), an
 opposite ("rose", "fell"), a unit, a range, a passive, "buy" beside "sell" and "four years later", and misses what needs
 more: figures of speech, chains of two sentences, what follows from the world. What it makes of each kind of error is in

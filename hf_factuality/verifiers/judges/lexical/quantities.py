@@ -55,6 +55,7 @@ _ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} |
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 _DECADE, _CLOCK = re.compile(r"\d{3}0s"), re.compile(r"(\d+):(\d\d)(?::(\d\d))?")
 _HALF_DAY = 12 * 3600
+_NOON = {"noon": _HALF_DAY, "midday": _HALF_DAY, "midnight": 0}
 _HALF_DAYS = {"am": 0, "a.m": 0, "pm": _HALF_DAY, "p.m": _HALF_DAY}
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
           "hundredth": 100}  # fmt: skip
@@ -64,14 +65,18 @@ MONTHS = {written: _NUMBERS[month] for written, month in MONTH_OF.items()}
 _UNITS: dict[str, tuple[str, float]] = {}
 for _kind, _text in {
     "length": "metre meter m 1 kilometre kilometer km kilometres 1000 centimetre centimeter cm .01 millimetre millimeter mm "
-    ".001 mile 1609.34 foot feet ft .3048 inch .0254 yard .9144",
+    ".001 mile mi 1609.34 foot feet ft .3048 inch .0254 yard .9144",
     "mass": "gram g 1 kilogram kg kilo 1000 tonne ton 1e6 milligram mg .001 pound lb 453.6 ounce oz 28.35",
-    "time": "second sec 1 minute min 60 hour 3600 day 86400 week 604800 fortnight 1209600 month 2629800 year yr 31557600 "
+    "time": "millisecond ms .001 second sec s 1 minute min 60 hour hr hrs h 3600 day 86400 week 604800 fortnight 1209600 month 2629800 year yr 31557600 "
     "decade 315576000 century 3155760000",
     "temperature": "degree ° 1",
-    "area": "hectare 1 acre .4047",
-    "volume": "litre liter 1 gallon 3.785 millilitre ml .001",
-    "power": "watt 1 kilowatt kw 1000 megawatt mw 1e6 gigawatt gw 1e9",
+    "area": "hectare ha 1 acre .4047 m² sqm .0001 km² 100",
+    "volume": "litre liter l 1 gallon 3.785 millilitre milliliter ml .001",
+    "power": "watt w 1 kilowatt kw 1000 megawatt mw 1e6 gigawatt gw 1e9",
+    "speed": "mph 1609.34 kph kmh 1000",
+    "data": "byte 1 kilobyte kb 1e3 megabyte mb 1e6 gigabyte gb 1e9 terabyte tb 1e12",
+    "frequency": "hertz hz 1 kilohertz khz 1e3 megahertz mhz 1e6 gigahertz ghz 1e9",
+    "voltage": "volt 1 kilovolt kv 1000",
 }.items():
     _names: list[str] = []
     for _part in _text.split():
@@ -80,14 +85,18 @@ for _kind, _text in {
             _names = []
         else:
             _names.append(_part)
-_CURRENCY = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"} | {
+_CURRENCY = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "usd": "dollar", "eur": "euro", "gbp": "pound"} | {
     word: word for word in "dollar euro yen franc rupee cent krona peso".split()
 }
+# "$5M", "€3bn": a letter is a scale behind a sign of money alone.
+_MONEY_SCALES = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9, "tn": 10**12}
 _BOUNDS = (
     (("no", "more", "than"), AT_MOST), (("no", "fewer", "than"), AT_LEAST), (("no", "less", "than"), AT_LEAST),
     (("not", "more", "than"), AT_MOST), (("as", "much", "as"), AT_MOST), (("as", "many", "as"), AT_MOST),
     (("up", "to"), AT_MOST), (("at", "most"), AT_MOST), (("at", "least"), AT_LEAST), (("more", "than"), AT_LEAST),
-    (("fewer", "than"), AT_MOST), (("less", "than"), AT_MOST), (("longer", "than"), AT_LEAST), (("over",), AT_LEAST),
+    (("fewer", "than"), AT_MOST), (("less", "than"), AT_MOST), (("longer", "than"), AT_LEAST), (("older", "than"), AT_LEAST),
+    (("younger", "than"), AT_MOST), (("larger", "than"), AT_LEAST), (("smaller", "than"), AT_MOST), (("higher", "than"), AT_LEAST),
+    (("lower", "than"), AT_MOST), (("greater", "than"), AT_LEAST), (("shorter", "than"), AT_MOST), (("over",), AT_LEAST),
     (("above",), AT_LEAST), (("under",), AT_MOST), (("below",), AT_MOST), (("maximum", "of"), AT_MOST),
     (("minimum", "of"), AT_LEAST), (("exceed",), AT_LEAST), (("exceeds",), AT_LEAST), (("exceeded",), AT_LEAST),
     (("almost",), AT_MOST), (("nearly",), AT_MOST), (("reach",), AT_MOST),
@@ -96,7 +105,6 @@ _BOUNDS = (
 _BOUNDS_BY_END: dict[str, list[tuple[tuple[str, ...], int]]] = {}
 for _phrase, _bound in _BOUNDS:
     _BOUNDS_BY_END.setdefault(_phrase[-1], []).append((_phrase, _bound))
-_STRICT = frozenset(("fewer", "less", "more", "over", "under", "above", "below", "longer"))
 _ABOUT = frozenset("about around roughly approximately some almost nearly circa estimated c ca".split())
 _BETWEEN = frozenset(("to", "-", "–", "—", "and"))
 _SKIPPED = frozenset(("of", "the", "a", "an", "or", "more", "us", "about", "its", "their", "all", "his", "her"))
@@ -142,6 +150,7 @@ def _value(words: Sequence[str], at: int) -> tuple[float, int] | None:
 
 
 _STARTS = {
+    *_NOON,
     *_WORDS,
     *_ORDINALS,
     *MONTHS,
@@ -200,6 +209,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         return _with_bound(
             words, at, Quantity(0.5, 0.5, "share", _counted(words, bases, at + 1), 0, False, at, at + 1)
         )
+    if word in _NOON:
+        return Quantity(_NOON[word], _NOON[word], "time", "", 0, False, at, at + 1)
     if word in ("twice", "double", "thrice", "triple"):
         value = 3.0 if word in ("thrice", "triple") else 2.0
         return Quantity(value, value, "times", "", 0, False, at, at + 1)
@@ -269,8 +280,10 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     sign = -1.0 if at and words[at - 1] in ("minus", "-", "−") and (at < 2 or not words[at - 2][0].isalnum() or words[at - 2].isalpha() and words[at - 1] != "-" or words[at - 2] in ("of", "to", "at", "is", "was", "from")) else 1.0  # fmt: skip
     symbol = words[at - 1] if at else ""
     if symbol in _CURRENCY:
+        if end < count and words[end] in _MONEY_SCALES:
+            low, high, end = low * _MONEY_SCALES[words[end]], high * _MONEY_SCALES[words[end]], end + 1
         return _with_bound(words, at - 1, Quantity(low, high, "money", _CURRENCY[symbol], 0, False, at, end))
-    following = bases[end] if end < count else ""
+    following = _singular(words[end], bases[end]) if end < count else ""
     if following == "%" or following in ("percent", "percentage") or following == "per" and words[end + 1 : end + 2] == ["cent"]:  # fmt: skip
         end += 2 if following == "per" else 1
         return _with_bound(
@@ -279,17 +292,24 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     if following in _CURRENCY:
         return _with_bound(words, at, Quantity(low, high, "money", _CURRENCY[following], 0, False, at, end + 1))
     if following == "-" and end + 1 < count:
-        following, end = bases[end + 1], end + 1
+        following, end = _singular(words[end + 1], bases[end + 1]), end + 1
+    if following == "square" and end + 1 < count and _UNITS.get(bases[end + 1], ("",))[0] == "length":
+        size = _UNITS[bases[end + 1]][1] ** 2 / 10_000
+        return _with_bound(words, at, Quantity(low * size, high * size, "area", bases[end + 1], 0, False, at, end + 2))
     if following == "time" and end < count and words[end] == "times":
         return _with_bound(words, at, Quantity(low, high, "times", "", 0, False, at, end + 1))
     if following in _UNITS and (len(following) > 1 or start.isdigit()):
         kind, factor = _UNITS[following]
         if kind == "time" and bases[end] == "year" and words[end + 1 : end + 2] == ["old"]:
             kind = "age"
+        if following == "°" and words[end + 1 : end + 2] in (["c"], ["f"]):
+            end += 1
         if kind == "temperature" and words[end + 1 : end + 3] == ["below", "zero"]:
             sign = -1.0
         low, high = sorted((sign * low * factor, sign * high * factor))
         one = Quantity(low, high, kind, following, 0, False, at, end + 1)
+        if kind == "length" and (words[end + 1 : end + 3] == ["per", "hour"] or words[end + 1 : end + 2] == ["h"]):
+            one = one._replace(kind="speed", end=end + (3 if words[end + 1] == "per" else 2))
         # "two hours and five minutes"
         after = end + 1 + (end + 1 < count and words[end + 1] == "and")
         if kind == "time" and after < count and (words[after][0].isdigit() or words[after] in _WORDS):
@@ -309,6 +329,17 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     return _with_bound(
         words, at, Quantity(sign * low, sign * high, "count", _counted(words, bases, end), 0, False, at, end)
     )
+
+
+def _singular(word: str, base: str) -> str:
+    """The name of a unit: the basic form of "miles" is that of "mil", and "2006 MLS" are no millilitres."""
+    if base in _UNITS and (base == word or len(base) > 2):
+        return base
+    if word in _UNITS:
+        return word
+    if word[:-1] in _UNITS and word.endswith("s") and (len(word) > 3 or word in ("lbs", "kms", "kgs", "yrs")):
+        return word[:-1]
+    return word if base in _UNITS else base
 
 
 def near_month(words: Sequence[str], at: int) -> bool:
@@ -375,10 +406,15 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     slack = 0.1 if ours.about else 0.02 if theirs.about and not ours.about else 1e-3
     if ours.kind in ("year", "month", "day", "rank"):
         slack = 0.0
+    elif not ours.about and _to_the_last_digit(ours):
+        slack = 0.0
     elif ours.unit != theirs.unit and ours.kind in ("length", "mass", "area", "volume"):
         slack = max(slack, 0.03)  # converted and rounded
     size = max(abs(ours.low), abs(ours.high), abs(theirs.low), abs(theirs.high)) * slack + 1e-9
     inside = ours.low - size <= theirs.low and theirs.high <= ours.high + size
+    if ours.low < ours.high and theirs.low < theirs.high and ours.kind == "count":
+        # Of two ranges none follows from the other: "10 to 20", and the telephone number 555-1234.
+        inside = inside and theirs.low <= ours.low + size and ours.high - size <= theirs.high
     if ours.bound == AT_LEAST:
         if theirs.bound == AT_MOST:
             return CONFLICTS
@@ -403,6 +439,11 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     if ours.kind == "share" and ours.unit and theirs.unit and ours.unit != theirs.unit:
         return UNKNOWN
     return CONFLICTS
+
+
+def _to_the_last_digit(one: Quantity) -> bool:
+    """Whether a number is not rounded: 3,305 is not 3,304."""
+    return one.kind in ("count", "money") and bool(one.low % 10 or one.high % 10)
 
 
 _COMBINED = 12  # so many quantities; among more, two fit by chance
@@ -431,8 +472,9 @@ def worked_out(ours: Quantity, theirs: Sequence[Quantity]) -> bool:
         found += [1 - share for share in shares]
     if ours.kind == "count":
         found += [part * count for share in shares for part in (share, 1 - share) for count in values]
-        found.append(sum(low for kind, unit, low in given if (kind, unit) == ("count", ours.unit)))
-    slack = 0.0 if ours.kind == "year" else 0.1 if ours.about else 1e-3
+        alike = [low for kind, unit, low in given if (kind, unit) == ("count", ours.unit)]
+        found += [sum(alike)] if len(alike) > 1 else []
+    slack = 0.0 if ours.kind == "year" else 0.1 if ours.about else 1e-9 if _to_the_last_digit(ours) else 1e-3
     return any(value and math.isclose(value, ours.low, rel_tol=slack) for value in found)
 
 

@@ -287,7 +287,7 @@ def _with_scales(found: list[Token]) -> list[Token]:
 _SPEECH_WORDS = frozenset(
     """sure okay ok yes answer question think thought step summary conclusion overall note hello hi thank
     thanks welcome course hope help certainly let wait hmm finally therefore thus hence actually well now
-    example following""".split()
+    example following done see below above""".split()
 )
 _SPEECH_TERMS = frozenset(_stem(word) for word in _SPEECH_WORDS)
 

@@ -14,6 +14,7 @@ from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.lexical.alignment import Differences
+from hf_factuality.verifiers.judges.lexical.analysis import analyse
 from hf_factuality.verifiers.judges.lexical.judge import (
     COPY_MISSING,
     LexicalJudge,
@@ -22,7 +23,14 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     read_words,
     verdict,
 )
-from hf_factuality.verifiers.judges.small.network import CONTRADICTED, SUPPORTED, digest, load_network
+from hf_factuality.verifiers.judges.small.amounts import given_once, in_words_of
+from hf_factuality.verifiers.judges.small.network import (
+    CONTRADICTED,
+    LONGEST_CLAIM,
+    SUPPORTED,
+    digest,
+    load_network,
+)
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
@@ -70,6 +78,13 @@ def evidence_read(item: JudgeInput, reading: WordReading) -> str:
     """What the network reads of the evidence."""
     whole = " ".join(item.evidence)
     return whole if len(whole.split()) <= WHOLE_WORDS else " ".join(reading.closest)
+
+
+def pair_read(item: JudgeInput, reading: WordReading) -> tuple[str, str]:
+    """The evidence and the claim as the network reads them."""
+    evidence = evidence_read(item, reading)
+    claim = in_words_of(item.claim, evidence)
+    return given_once(evidence, claim), claim
 
 
 def joined_features(reading: WordReading, support: float) -> dict[str, float]:
@@ -188,12 +203,10 @@ class SmallJudge(LexicalJudge):
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
         readings = [read_words(item) for item in inputs]
         reads = [
-            evidence_read(item, found) if isinstance(found, WordReading) and _is_read(item.claim, found) else None
+            pair_read(item, found) if isinstance(found, WordReading) and _is_read(item.claim, found) else None
             for item, found in zip(inputs, readings, strict=True)
         ]
-        asked = dict.fromkeys(
-            (read, item.claim) for item, read in zip(inputs, reads, strict=True) if read is not None
-        )  # each is run once
+        asked = dict.fromkeys(read for read in reads if read is not None)  # each is run once
         classes = dict(zip(asked, load_network().probabilities(list(asked)), strict=True)) if asked else {}
         results = []
         for item, found, read in zip(inputs, readings, reads, strict=True):
@@ -201,9 +214,10 @@ class SmallJudge(LexicalJudge):
                 results.append(found)
                 continue
             if read is not None:
-                shares = classes[read, item.claim]
+                shares = classes[read]
                 score = joined_score(item.claim, found, shares[SUPPORTED])
-                found = found._replace(score=score, against=found.against or max(shares) == shares[CONTRADICTED])
+                against = max(shares) == shares[CONTRADICTED] and _is_about_it(item.claim, found)
+                found = found._replace(score=score, against=found.against or against)
             results.append(verdict(item, found, self.threshold))
         return results
 
@@ -215,7 +229,18 @@ def _rules() -> str:
 
 def _is_read(claim: str, reading: WordReading) -> bool:
     """Whether the network has a say."""
-    return bool(reading.features) and not reading.copied and not _has_unknown_words(claim)
+    if not reading.features or reading.copied or _has_unknown_words(claim):
+        return False
+    # Of a claim that is cut the network has not seen the end; a token has a letter or more.
+    return len(claim) <= LONGEST_CLAIM or load_network().tokens(claim) <= LONGEST_CLAIM
+
+
+def _is_about_it(claim: str, reading: WordReading) -> bool:
+    """Whether the evidence may speak against a claim at all: it has a word of it, and, if the claim begins with a name, half of its
+    names."""
+    content = analyse(claim).content
+    begins = bool(content) and content[0].name
+    return reading.features["words"] < 1 and not (begins and reading.features["new_names"] > 0.5)
 
 
 def _has_unknown_words(claim: str) -> bool:

@@ -9,6 +9,7 @@ importing transformers would take several seconds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -31,6 +32,7 @@ LONGEST, LONGEST_CLAIM = 192, 96
 HEADS, EPSILON = 12, 1e-12
 # Tokens of a pass: more than this leaves the caches of a core.
 _PASS_TOKENS = 512
+_PROCESS = os.getpid()
 
 
 def digest() -> str:
@@ -58,6 +60,8 @@ def plain_torch() -> Iterator[None]:
     """The network runs on the CPU in float32, whatever the training around it has set."""
     import torch
 
+    if os.getpid() != _PROCESS:  # a fork has none of the threads that OpenMP waits for
+        torch.set_num_threads(1)
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.inference_mode():
         yield
 
@@ -124,12 +128,14 @@ class Network:
                 found += map(tuple, self._logits(encoded[group]).softmax(-1).tolist())
         return found
 
+    def tokens(self, text: str) -> int:
+        """How many a text has."""
+        return len(self.tokenizer.encode(_utf8(text), add_special_tokens=False).ids)
+
     def _encode(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
         """Ids of each pair, and where its claim begins."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        # Lone surrogates, which a model's text may hold, are no UTF-8.
-        written = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        encodings = self.tokenizer.encode_batch(written, add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch([_utf8(text) for text in texts], add_special_tokens=False)
         ids = {text: encoding.ids for text, encoding in zip(texts, encodings, strict=True)}
         result = []
         for evidence, claim in pairs:
@@ -165,6 +171,11 @@ class Network:
         for pair, (_, start) in zip(states.split(lengths), encoded, strict=True):
             read.append(torch.cat([pair[0], pair[start:].mean(0), pair[start:].max(0).values]))
         return F.linear(norm("norm", torch.stack(read)), weights["head.weight"], weights["head.bias"])
+
+
+def _utf8(text: str) -> str:
+    """Without lone surrogates, which a model's text may hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _passes(lengths: Sequence[int]) -> Iterator[slice]:
