@@ -36,7 +36,11 @@ MANY_OPEN = 8
 """A block with so many claims that are left open is there for their sake."""
 SOURCE = "templates"
 FREQUENT = (
-    dict.fromkeys("agents quantity degree meaning denial dates figures invented".split(), 2.5)
+    dict.fromkeys(
+        "swaps bigger counting clock claimed rephrase inferred bulletin records plainly passages rewrite mixups".split(),
+        3.0,
+    )
+    | dict.fromkeys("agents quantity degree meaning denial dates figures invented".split(), 2.5)
     | dict.fromkeys("roles sets compare amounts".split(), 2.0)
     | dict.fromkeys("time ranking".split(), 1.5)
     | dict.fromkeys("details fields short".split(), 0.5)

@@ -89,6 +89,10 @@ RUNS = (
                **dict.fromkeys([*LONG, *SHORT, *LONGER], 150), **dict.fromkeys(NATURAL, 1740),
                "fm2": 2170, "fever": 1300, "wikisplit": 870, "hotpot": 870, "wice": 1740, "snli": 870, "cad": 870},
      "rate": 8e-5, "closest": 0.12, "among": 0.35, "ranked": True, "averaged": {10: 0.5}},
+    {"taken": {SOURCE: 55_000, **dict.fromkeys(LATEST, 1780), **dict.fromkeys([*NEARER, *NEAR], 750),
+               **dict.fromkeys([*LONG, *SHORT, *LONGER], 100), **dict.fromkeys(NATURAL, 1200),
+               "fm2": 1500, "fever": 900, "wikisplit": 600, "hotpot": 600, "wice": 1200, "snli": 600, "cad": 600},
+     "rate": 8e-5, "closest": 0.12, "among": 0.35, "ranked": True, "averaged": {11: 0.5}},
 )  # fmt: skip
 """Settings of the runs."""
 HELD_FACTS = 10

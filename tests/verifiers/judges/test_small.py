@@ -261,7 +261,7 @@ def test_weights_are_read_at_the_first_claim_that_needs_them():
 
 
 # True claims that the words get right and the network does not.
-MISSED = {"Mary married Tom in 1980.", "Ann Hale was born in May.", "The style came up in the early 1970's."}
+MISSED = {"Mary married Tom in 1980."}
 
 
 @cases("lexical", "meaning", "claim", "evidence", "label")
