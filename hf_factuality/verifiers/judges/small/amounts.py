@@ -11,7 +11,7 @@ from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
 from hf_factuality.verifiers.judges.lexical.quantities import Quantity, quantities
 
 
-class Written(NamedTuple):
+class WrittenAmount(NamedTuple):
     """An amount and where it stands."""
 
     amount: Quantity
@@ -20,7 +20,7 @@ class Written(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def amounts(text: str) -> tuple[Written, ...]:
+def amounts(text: str) -> tuple[WrittenAmount, ...]:
     """The amounts of a text, in order."""
     forms, places, _ = split_words(text)
     words = [form.lower() for form in forms]
@@ -28,7 +28,7 @@ def amounts(text: str) -> tuple[Written, ...]:
     result = []
     for one in found:
         before = one.at > 0 and one.kind == "money" and words[one.at - 1] in "$€£¥"
-        result.append(Written(one, places[one.at - before][0], places[one.end - 1][1]))
+        result.append(WrittenAmount(one, places[one.at - before][0], places[one.end - 1][1]))
     return tuple(result)
 
 
