@@ -424,13 +424,14 @@ _FEW = 3
 """Sentences of the longest answer that is left to the model: it learnt from texts of one to three."""
 
 
-# "I have booked your flight.", "We sent the email to Bob.": what somebody did, other than to look for something or to give up.
+# "I have booked your flight.", "We sent the email to Bob.": what an agent says that it did.
 _DEED = re.compile(
     r"(?:I|We)(?:['’]ve| have)? (?:(?:already|just|now|also|successfully) )?"
-    r"(?!(?:search|look|check|review|tri|attempt|fail|refus|declin|decid|consult|examin|scann|consider|need|want|hop|wish|omit|skipp|stopp|us|"
-    r"express|mention|not|ask|wonder|reach|exhaust|expect|pledg|promis)ed\b)"
-    r"(?:[a-z]{2,}ed|sent|run|ran|made|set|put|written|wrote|built|paid|bought|given|gave|taken|took)"
-    r"(?! (?:no|nothing|up|none)\b)(?!.*(?:\b(?:not|no|never|nothing|none|without|unable|but|however|sorry|cannot)\b|n['’]t\b))",
+    r"(?:added|archived|assigned|attached|booked|bought|built|called|cancell?ed|changed|closed|completed|converted|copied|created|"
+    r"deleted|deployed|disabled|downloaded|edited|emailed|enabled|fixed|forwarded|installed|invited|merged|moved|opened|ordered|"
+    r"paid|posted|printed|published|purchased|refunded|registered|removed|renamed|replaced|replied|reserved|restarted|run|ran|"
+    r"saved|scheduled|sent|signed|submitted|tested|transferred|translated|updated|uploaded|written|wrote)\b"
+    r"(?! (?:no|nothing|none|out)\b)(?!.*(?:\b(?:not|no|never|nothing|none|without|unable|but|however|sorry|cannot)\b|n['’]t\b))",
 )
 
 

@@ -172,11 +172,14 @@ def _trimmed(text: str) -> int:
         text = shorter
 
 
+_SECOND_ITEM = re.compile(r"(?:[.;!?]\s+|[。；！？]\s*)[(（]?2[.)）]\s*\w")
+
+
 def _is_item(number: int, counted: int, rest: str) -> bool:
     """Whether a number behind a colon begins an item of a list: "Reasons: 1. One. 2. Two.", and not "Answer: 42." or "Seats: 7."."""
     if number != counted + 1 or not any(map(str.isalnum, rest)):
         return False
-    return number > 1 or re.search(r"(?<![\d.,])2[.)）]", rest) is not None
+    return number > 1 or _SECOND_ITEM.search(rest) is not None
 
 
 def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, int]]:

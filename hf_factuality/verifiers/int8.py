@@ -61,8 +61,8 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # Sums of products of whole numbers are exact in float32 below 2^24. Those of a layer stay below: it would take 1,040
-        # products of the largest size and the same sign.
+        # Sums of products of whole numbers are exact in float32 below 2^24. Those of a layer stay below in practice: it would
+        # take 1,040 products of the largest size and the same sign.
         weight = weight.t().contiguous()
         self.register_buffer("weight", weight if multiplies_int8() else weight.float())
         self.register_buffer("scale", scale.float().squeeze(1))

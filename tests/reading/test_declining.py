@@ -6,7 +6,7 @@ import time
 import pytest
 
 from hf_factuality.reading.completion import Reading
-from hf_factuality.reading.declining import is_refusal
+from hf_factuality.reading.declining import declines_as_a_whole, is_refusal
 from tests.reading.cases import FOLDER, load, precision_and_recall, unmarked
 
 
@@ -111,3 +111,19 @@ def test_time_grows_with_the_length(unit):
         return time.process_time() - start
 
     assert seconds(100_000) < max(20 * seconds(20_000), 4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "declines"),
+    [
+        ("I have booked your flight.", False),
+        ("We've sent the email to Bob.", False),
+        ("I deleted the file.", False),
+        ("I have cancelled your subscription.", False),
+        ("I have limited information about this topic.", True),
+        ("I have not updated the file, since I do not know it.", True),
+        ("I ran out of information.", True),
+    ],
+)
+def test_what_an_agent_did_is_no_refusal(answer, declines):
+    assert declines_as_a_whole([answer]) is declines

@@ -75,11 +75,12 @@ def test_meaning(claim, evidence, label):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("2.5 million of 3,000,000 people", "2500000 of 3000000 people"),
-        ("twenty-five, ninety and two", "25, 90 and 2"),
-        ("two million", "2000000"),
-        ("agent 007 in version 2.10", "agent 007 in version 2.10"),  # as they are: these are no amounts
-        ("ten-four, one-two, route-66, b2, 1,23, 5-a-side", "ten-four, one-two, route-66, b2, 1,23, 5-a-side"),
+        ("2.5 million of 3,000,000 people", "<2500000> of <3000000> people"),
+        ("twenty-five, ninety and two", "<25>, <90> and <2>"),
+        ("two million", "<2000000>"),
+        ("seventy two rooms", "<70> <2> rooms"),
+        ("agent 007 in version 2.10", "agent <007> in version <2.10>"),  # as they are: these are no amounts
+        ("ten-four, one-two, route-66, b2, 1,23, 5-a-side", "ten-four, one-two, route-66, b2, <1>,23, 5-a-side"),
     ],
 )
 def test_numbers_in_digits(text, found):

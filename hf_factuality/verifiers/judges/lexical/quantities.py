@@ -67,12 +67,12 @@ for _kind, _text in {
     "length": "metre meter m 1 kilometre kilometer km kilometres 1000 centimetre centimeter cm .01 millimetre millimeter mm "
     ".001 mile mi 1609.34 foot feet ft .3048 inch .0254 yard .9144",
     "mass": "gram g 1 kilogram kg kilo 1000 tonne ton 1e6 milligram mg .001 pound lb 453.6 ounce oz 28.35",
-    "time": "millisecond ms .001 second sec s 1 minute min 60 hour hr hrs h 3600 day 86400 week 604800 fortnight 1209600 month 2629800 year yr 31557600 "
+    "time": "millisecond ms .001 second sec 1 minute min 60 hour hr hrs h 3600 day 86400 week 604800 fortnight 1209600 month 2629800 year yr 31557600 "
     "decade 315576000 century 3155760000",
     "temperature": "degree ° 1",
     "area": "hectare ha 1 acre .4047 m² sqm .0001 km² 100",
-    "volume": "litre liter l 1 gallon 3.785 millilitre milliliter ml .001",
-    "power": "watt w 1 kilowatt kw 1000 megawatt mw 1e6 gigawatt gw 1e9",
+    "volume": "litre liter 1 gallon 3.785 millilitre milliliter ml .001",
+    "power": "watt 1 kilowatt kw 1000 megawatt mw 1e6 gigawatt gw 1e9",
     "speed": "mph 1609.34 kph kmh 1000",
     "data": "byte 1 kilobyte kb 1e3 megabyte mb 1e6 gigabyte gb 1e9 terabyte tb 1e12",
     "frequency": "hertz hz 1 kilohertz khz 1e3 megahertz mhz 1e6 gigahertz ghz 1e9",
@@ -253,7 +253,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     if word == "one" and not (first[1] < count and (words[first[1]] in ("in", "out") or bases[first[1]] in _UNITS)):
         return None  # "one of them", "the one"
     value, end = first
-    if end < count and words[end] in _HALF_DAYS and value in range(1, 13):
+    if end < count and words[end] in _HALF_DAYS and value in range(1, 13) and words[end + 1 : end + 2] != ["i"]:
         seconds = value * 3600 % _HALF_DAY + _HALF_DAYS[words[end]]
         return Quantity(seconds, seconds, "time", "", 0, False, at, end + 1)
     low = high = value
@@ -303,7 +303,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         if kind == "time" and bases[end] == "year" and words[end + 1 : end + 2] == ["old"]:
             kind = "age"
         if following == "°" and words[end + 1 : end + 2] in (["c"], ["f"]):
-            end += 1
+            following, end = following + words[end + 1], end + 1
         if kind == "temperature" and words[end + 1 : end + 3] == ["below", "zero"]:
             sign = -1.0
         low, high = sorted((sign * low * factor, sign * high * factor))
@@ -402,6 +402,10 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     if ours.kind != theirs.kind:
         return UNKNOWN
     if ours.kind == "money" and ours.unit != theirs.unit:
+        return CONFLICTS if math.isclose(ours.low, theirs.low) else UNKNOWN
+    if ours.kind == "time" and bool(ours.unit) != bool(theirs.unit):
+        return UNKNOWN  # a time of day and a duration
+    if ours.kind == "temperature" and {ours.unit, theirs.unit} == {"°c", "°f"}:
         return CONFLICTS if math.isclose(ours.low, theirs.low) else UNKNOWN
     slack = 0.1 if ours.about else 0.02 if theirs.about and not ours.about else 1e-3
     if ours.kind in ("year", "month", "day", "rank"):

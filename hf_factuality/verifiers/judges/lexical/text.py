@@ -192,7 +192,10 @@ _WRITTEN_NUMBER = re.compile(
 
 
 def numbers_in_digits(text: str) -> str:
-    """A text in lower case with "2500000" for "2.5 million" and for "2,500,000", and "25" for "twenty-five"."""
+    """A text in lower case with "<2500000>" for "2.5 million" and for "2,500,000", and "<25>" for "twenty-five".
+
+    The brackets keep "seventy two" from "702", once the spaces are gone.
+    """
 
     def digits(found: re.Match[str]) -> str:
         number = found["digits"].replace(",", "") if found["digits"] else _NUMBER_WORDS[found["word"]]
@@ -200,7 +203,7 @@ def numbers_in_digits(text: str) -> str:
             if int(number) < 20:  # "ten-four"
                 return found[0]
             number = str(int(number) + _SMALL_NUMBERS.split().index(found["ones"]))
-        return _scaled(number, SCALES[found["scale"]]) if found["scale"] else number
+        return f"<{_scaled(number, SCALES[found['scale']]) if found['scale'] else number}>"
 
     return _WRITTEN_NUMBER.sub(digits, text)
 

@@ -38,32 +38,44 @@ def in_words_of(claim: str, evidence: str) -> str:
     if not theirs:
         return claim
     parts, at = [], 0
-    spelt = evidence.lower()
     for ours, start, end in amounts(claim):
-        if start < at or claim[start:end].lower() in spelt:
+        if start < at or not _stands_alone(claim, start, end) or _has(evidence, claim[start:end]):
             continue
         for other, first, last in theirs:
-            if _same(ours, other):
+            if _same(ours, other) and _stands_alone(evidence, first, last):
                 parts += [claim[at:start], evidence[first:last]]
                 at = end
                 break
     return "".join([*parts, claim[at:]])
 
 
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Whether an amount is no part of a word or a name: "half-brother", "the second half", "a 60-minute talk"."""
+    if "-" in (text[start - 1 : start], text[end : end + 1]) or re.search(r"\d-", text[start:end]):
+        return False
+    return text[start:end].lower() != "half" or text[end:].startswith((" of ", " the "))
+
+
+def _has(text: str, words: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE) is not None
+
+
 def _same(ours: Quantity, theirs: Quantity) -> bool:
     """Whether two amounts are one, to the digit; a time of day is no duration."""
     return (
         ours[:3] == theirs[:3]
+        and ours.kind not in ("rank", "times")  # "the Third Reich"
         and ours.bound == theirs.bound
         and ours.about == theirs.about
         and (ours.kind != "money" or ours.unit == theirs.unit)
         and (ours.kind != "time" or bool(ours.unit) == bool(theirs.unit))
+        and {ours.unit, theirs.unit} != {"°c", "°f"}
     )
 
 
 # "330 m (1,083 ft)"
 _TWICE = re.compile(
-    r"(\d[\d.,]*[  -]?[^\s\d()]{1,20}(?: [^\W\d]{1,12})?) \(((?:about |approximately |~)?\d[^()]{1,40})\)"
+    r"(?<![\d.,])(\d[\d.,]{0,20}[ \u00a0-]?[^\s\d().,]{1,20}(?: [^\W\d]{1,12})?) \(((?:about |approximately |~)?\d[^()]{1,40})\)"
 )
 
 

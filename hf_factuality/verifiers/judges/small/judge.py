@@ -173,8 +173,8 @@ class SmallJudge(LexicalJudge):
     """
 
     limits = (
-        "judged by 'small', a small network and the words: on hard pairs one false claim of eight passes, and two true ones of "
-        "five are missed; 'best' is stronger where it can be loaded, 'lexical' is faster (docs/verifiers.md)"
+        "judged by 'small', a small network and the words: on hard pairs one in eight false claims passes, and two in five "
+        "true ones are missed; 'best' is stronger where it can be loaded, 'lexical' is faster (docs/verifiers.md)"
     )
 
     @property

@@ -60,10 +60,15 @@ def plain_torch() -> Iterator[None]:
     """The network runs on the CPU in float32, whatever the training around it has set."""
     import torch
 
+    threads = torch.get_num_threads()
     if os.getpid() != _PROCESS:  # a fork has none of the threads that OpenMP waits for
         torch.set_num_threads(1)
-    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.inference_mode():
-        yield
+    try:
+        with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.inference_mode():
+            yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def halves(packed: Tensor) -> Tensor:
