@@ -121,7 +121,12 @@ def test_texts_and_labels(make, name):  # noqa: F811
     """As responses none is supported; as labels only the exact ones are read."""
     references = [list(EVIDENCE)] * len(TEXTS)
     result = make(name).compute(
-        predictions=TEXTS, references=references, resamples=0, return_scores=True, return_spans=True
+        predictions=TEXTS,
+        references=references,
+        resamples=0,
+        return_scores=True,
+        return_spans=True,
+        verifier="lexical",
     )
     assert result["n"] == len(TEXTS)
     assert name == "anah" or not any(result["scores"])  # for ANAH a sentence without facts has no hallucination
@@ -154,7 +159,9 @@ def test_votes(make):  # noqa: F811
     result = metric.compute(predictions=[[vote] for vote in hostile.VOTES], resamples=0, return_scores=True)
     assert result["scores"] == [float(not hallucinated) for hallucinated in hostile.VOTES.values()]
     # As answers, against evidence that states none of them: never free of hallucination.
-    result = metric.compute(predictions=TEXTS, references=[list(EVIDENCE)] * len(TEXTS), resamples=0)
+    result = metric.compute(
+        predictions=TEXTS, references=[list(EVIDENCE)] * len(TEXTS), resamples=0, verifier="lexical"
+    )
     assert result["halluqa"] == 0 and result["n_scored"] > 500
 
 

@@ -458,7 +458,7 @@ def test_other_rules_are_another_judge(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "name",
     "JOINED_INTERCEPT COSTS_WORDS COSTS_SCALE MORE_WORDS MORE_SCALE MORE_SHARE NARROWED SAME_NUMBER SAME_WORDS SENTENCES SENTENCES_SCALE WORDS WORDS_SCALE "
-    "NETWORK_PART WORKED_OUT WHOLE_WORDS LONGEST_WORD".split(),
+    "NETWORK_PART WORKED_OUT NOTHING_SHARED SENTENCE_WORDS WHOLE_WORDS LONGEST_WORD".split(),
 )
 def test_other_amounts_are_another_judge(name, monkeypatch):
     before = SmallJudge().revision

@@ -62,6 +62,11 @@ NARROWED = 4.0
 SAME_NUMBER, SAME_WORDS = 4.0, 1.5
 # And where a number of the claim is no number of the evidence, but follows from two of them.
 WORKED_OUT = 0.7
+# Lowered, where the evidence has no content word of the claim: the network knows paraphrases, and takes "The claim is supported." for
+# one.
+NOTHING_SHARED = 2.0
+SENTENCE_WORDS = 4
+"""Less than so many words are no sentence to the network."""
 # Of a long claim about many sentences the network has read too little: there the words decide, and of its log odds a part is added.
 # From about so many sentences and words on; chosen on WiCE dev and on claims beside ten passages.
 SENTENCES, SENTENCES_SCALE = 12, 2.0
@@ -118,6 +123,8 @@ def joined_score(claim: str, reading: WordReading, support: float) -> float:
         joined += SAME_WORDS
     if reading.features["number_worked"]:
         joined += WORKED_OUT
+    if reading.features["words"] == 1:
+        joined -= NOTHING_SHARED
     unread = unread_share(claim, reading)
     return sigmoid((1 - unread) * joined + unread * (features["words"] + NETWORK_PART * features["network"]))
 
@@ -192,6 +199,7 @@ class SmallJudge(LexicalJudge):
             NARROWED,
             (SAME_NUMBER, SAME_WORDS),
             WORKED_OUT,
+            (NOTHING_SHARED, SENTENCE_WORDS),
             (SENTENCES, SENTENCES_SCALE),
             (WORDS, WORDS_SCALE, NETWORK_PART),
             WHOLE_WORDS,
@@ -231,6 +239,8 @@ def _is_read(claim: str, reading: WordReading) -> bool:
     """Whether the network has a say."""
     if not reading.features or reading.copied or _has_unknown_words(claim):
         return False
+    if len(claim.split()) < SENTENCE_WORDS and (reading.features["words"] == 1 or not analyse(claim).content):
+        return False  # a fragment, of which the evidence has nothing
     # Of a claim that is cut the network has not seen the end; a token has a letter or more.
     return len(claim) <= LONGEST_CLAIM or load_network().tokens(claim) <= LONGEST_CLAIM
 
