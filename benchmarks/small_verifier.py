@@ -33,7 +33,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, LexicalJudge, SmallJudge
 from hf_factuality.verifiers.judges.lexical.judge import WordReading, read_words
 from hf_factuality.verifiers.judges.small import network
-from hf_factuality.verifiers.judges.small.judge import JOINED, evidence_read, joined_features
+from hf_factuality.verifiers.judges.small.judge import JOINED, joined_features, pair_read
 
 
 CASES = Path(__file__).resolve().parent.parent / "tests" / "cases" / "judging"
@@ -158,7 +158,7 @@ def joined_rows(claims: Sequence[Claim]) -> list[tuple[dict[str, float], bool]]:
         for item in (JudgeInput(claim, evidence),)
     ]
     kept = [it for it in read if isinstance(it[1], WordReading) and it[1].features and not it[1].copied]
-    pairs = [(evidence_read(item, words), item.claim) for item, words, _ in kept]
+    pairs = [pair_read(item, words) for item, words, _ in kept]
     shares = network.load_network().probabilities(pairs)
     return [
         (joined_features(words, share[network.SUPPORTED]), target)

@@ -175,11 +175,7 @@ def _trimmed(text: str) -> int:
 _SECOND_ITEM = re.compile(r"(?:[.;!?]\s+|[。；！？]\s*)[(（]?2[.)）]\s*\w")
 
 
-def _is_item(number: int, counted: int, rest: str) -> bool:
-    """Whether a number behind a colon begins an item of a list: "Reasons: 1. One. 2. Two.", and not "Answer: 42." or "Seats: 7."."""
-    if number != counted + 1 or not any(map(str.isalnum, rest)):
-        return False
-    return number > 1 or _SECOND_ITEM.search(rest) is not None
+_SAID = re.compile(r"[^\W_]")
 
 
 def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, int]]:
@@ -198,6 +194,9 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
     for line in text.splitlines(keepends=True):
         held = None  # start of a list number that waits for its sentence: sentencex ends a sentence after "1."
         counted = 0  # the last number of the line's list
+        second: int | None = (
+            None  # where its last "2." stands, once that is asked: a look at each piece would be quadratic
+        )
         pieces = [] if line.isspace() else _boundaries(line, language)
         for start, end in pieces:
             lead = _LEAD.match(line, start, end)
@@ -217,11 +216,15 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
             if held is None and not any(map(str.isalnum, piece)):
                 continue
             first, held = (start if held is None else held), None
-            if (
-                trailing
-                and _is_item(int(trailing[1]), counted, line[end:])
-                and any(map(str.isalnum, piece[: trailing.start()]))
-            ):
+            # "Reasons: 1. One. 2. Two.", and not "Answer: 42." or "Seats: 1."
+            begins_item = trailing is not None and int(trailing[1]) == counted + 1
+            if begins_item and counted == 0:
+                if second is None:
+                    second = max((match.start() for match in _SECOND_ITEM.finditer(line)), default=-1)
+                begins_item = second >= end
+            elif begins_item:
+                begins_item = _SAID.search(line, end) is not None
+            if trailing and begins_item and any(map(str.isalnum, piece[: trailing.start()])):
                 end = start + trailing.start()
                 number = trailing.group()
                 held = end + len(number) - len(number.lstrip())

@@ -115,6 +115,13 @@ def test_long_runs_do_not_take_quadratic_time():
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize("unit", ["Answer: 1. ", "x: 1. Yes. ", "Reasons: 1. One. 2. Two. "])
+def test_numbers_behind_colons_do_not_take_quadratic_time(unit):
+    start = time.process_time()
+    assert len(sentence_offsets(unit * 10_000)) >= 10_000
+    assert time.process_time() - start < 5
+
+
 def test_all_white_space_but_the_space_is_kept_from_the_splitter():
     unsafe = {chr(code) for code in range(0x110000) if _UNSAFE.fullmatch(chr(code))}
     expected = {chr(code) for code in range(0x110000) if chr(code).isspace() or 0xD800 <= code < 0xE000}

@@ -86,6 +86,6 @@ def given_once(evidence: str, claim: str) -> str:
         first, second = (amounts(part) for part in found.groups())
         if len(first) != 1 or len(second) != 1 or first[0].amount.kind != second[0].amount.kind:
             return found[0]
-        return found[2] if found[2].lower() in claim.lower() else found[1]
+        return found[2] if _has(claim, found[2]) else found[1]
 
     return _TWICE.sub(one, evidence) if "(" in evidence else evidence
