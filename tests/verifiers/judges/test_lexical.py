@@ -28,7 +28,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     lexical_features,
     read_words,
 )
-from hf_factuality.verifiers.judges.lexical.text import content_terms, numbers_in_digits, tokens
+from hf_factuality.verifiers.judges.lexical.text import content_terms, numbered_names_in_words, numbers_in_digits, tokens
 from tests.tables import cases
 
 
@@ -85,6 +85,28 @@ def test_meaning(claim, evidence, label):
 )
 def test_numbers_in_digits(text, found):
     assert numbers_in_digits(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Henry VIII's wives", "Henry the Eighth's wives"),
+        ("Louis the 14th and John XXIII", "Louis the Fourteenth and John XXIII"),  # in words up to twenty
+        ("World War II, the 2nd World War and WW2", "the Second World War, the Second World War and the Second World War"),
+        ("the First World War or WWI", "the First World War or the First World War"),
+        ("Type II diabetes, phase three, Chapter IV", "Type 2 diabetes, phase 3, Chapter 4"),
+        ("Charles I was king, as were George V and Pius X.", "Charles the First was king, as were George the Fifth and Pius the Tenth."),
+        ("Ask Mary and I will see. The part I liked. With Charles I have none.", None),
+        ("Malcolm X, Vitamin C, Inc. and IVF in Washington DC", None),
+        ("In Paris I was happy. Yesterday I left. Act now, V.", None),
+        ("Windows XXXIX, Rocky IIII and MCMXC", None),
+        ("Hungary VI", "Hungary the Sixth"),
+        ("the World War", None),
+    ],
+)  # fmt: skip
+def test_numbered_names_in_words(text, found):
+    assert numbered_names_in_words(text) == (found or text)
+    assert numbered_names_in_words(found or text) == (found or text)
 
 
 @pytest.mark.parametrize(

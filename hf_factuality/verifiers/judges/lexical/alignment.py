@@ -532,9 +532,18 @@ def dated(sentence: Analysis, year: float | None) -> tuple[list[Quantity], float
     return found, year
 
 
+_FIRST_RANK = (1.0, 1.0, "rank")
+
+
+def _another_rank(unit: str, ranks: set[tuple[str, float]]) -> bool:
+    """Whether the evidence ranks the same otherwise: "first" alone often counts nothing, and "the First World War" does."""
+    return any(other == unit != "" for other, _ in ranks) and all(place != 1 for _, place in ranks)
+
+
 def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_Match]], here: list[list[bool]], weight: list[float]) -> tuple[float, float, float, float, float]:  # fmt: skip
     """Shares of the claim's quantities that the evidence gives otherwise, not at all, of something else, denies, and gives by two others."""
-    ours = [one for one in claim.quantities if not (one.kind == "rank" and one.low == 1)]
+    ranks = {(one.unit, one.low) for sentence in sentences for one in sentence.quantities if one.kind == "rank"}
+    ours = [one for one in claim.quantities if one[:3] != _FIRST_RANK or _another_rank(one.unit, ranks)]
     if not ours:
         return 0.0, 0.0, 0.0, 0.0, 0.0
     theirs: list[tuple[Quantity, float, bool]] = []

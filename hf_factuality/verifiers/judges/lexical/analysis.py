@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
 from hf_factuality.verifiers.judges.lexical.quantities import Quantity, quantities
-from hf_factuality.verifiers.judges.lexical.text import in_one_spelling, without_accents
+from hf_factuality.verifiers.judges.lexical.text import in_one_spelling, numbered_names_in_words, without_accents
 
 
 _PIECE = re.compile(
@@ -60,6 +60,7 @@ _PREPOSITIONS = frozenset(
 EMPTY_VERBS = frozenset("be have do make take get give go come become use include".split())
 _REFERRING = PRONOUNS | frozenset("him them hers theirs whose who which".split())
 _AUXILIARY = _BE | _HAVE | _MODAL | frozenset("not n't never once also then first later soon now already to".split())
+_EXCEPT = frozenset("except excepting excluding".split())
 _OBJECTS = frozenset("it him them her this that".split())
 _PRONOUNS = frozenset("he she it they them we i you".split())
 # No sentence is longer; what is, such as a table in one line, is read so far.
@@ -131,7 +132,7 @@ def split_words(text: str) -> tuple[list[str], list[tuple[int, int]], set[int]]:
 def analyse(text: str) -> Analysis:
     """The analysis of a sentence; remembered, as the completions of one prompt share their evidence."""
     book = lexicon()
-    forms, _, owners = split_words(without_accents(in_one_spelling(text)))
+    forms, _, owners = split_words(without_accents(numbered_names_in_words(in_one_spelling(text))))
     words = [form.lower() for form in forms]
     bases = [book.basic(word) for word in words]
     found = quantities(words, bases)
@@ -367,6 +368,8 @@ def _quantified(words: list[str], bases: list[str], owners: set[int]) -> Iterabl
             continue
         if word == "few" and words[at - 1 : at] == ["a"]:
             kind = SOME
+        if kind == ALL and (words[at + 1 : at + 2] == ["but"] or not _EXCEPT.isdisjoint(words[at + 1 :])):
+            kind = MOST
         if (
             word == "first"
             and words[max(at - 1, 0)] in ("her", "his", "its", "their", "'s")

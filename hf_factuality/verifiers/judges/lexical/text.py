@@ -183,6 +183,69 @@ def in_one_spelling(text: str) -> str:
         text = _DECADE_ENDING.sub("s", text)
     return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
 
+_ROMAN = r"(?=[IVX])X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX])\b"
+_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10}
+_ORDINAL_WORDS = (
+    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+    "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+).split()
+# Of a ruler with one of these names a single letter is a number, too: "Charles I was executed".
+_RULERS = frozenset(
+    """Alexander Alfonso Benedict Catherine Charles Christian Christina Clement Constantine Darius David Edward Elizabeth Ferdinand Francis
+    Franz Frederick George Gregory Gustav Haakon Harald Henry Isabella Ivan James Joao Johan John Joseph Juan Julius Justinian Leo Leopold
+    Louis Ludwig Mary Maximilian Napoleon Nicholas Otto Paul Pedro Peter Philip Pius Ptolemy Ramesses Richard Robert Rudolf Sancho
+    Sigismund Theodosius Umberto Urban Victor Wilhelm William Xerxes""".split()
+)
+_WAR = re.compile(
+    r"\b(?:[Tt]he )?(?:(?P<before>First|Second|1st|2nd|first|second) World War\b|World War (?P<after>II?|One|Two|1|2)\b|WW(?P<short>II?|1|2)\b)"
+)
+_NUMBERED_PART = re.compile(
+    rf"\b((?:[Pp]art|[Cc]hapter|[Vv]olume|[Pp]hase|[Tt]ype|[Aa]ct|[Tt]itle|[Aa]rticle|[Ss]ection|[Ss]tage|[Cc]lass|[Gg]rade|[Ll]evel|[Mm]ark|"
+    rf"[Cc]ategory|[Tt]ier|[Aa]ppendix|[Aa]nnex) )(?:({_ROMAN})|({'|'.join(_SMALL_NUMBERS.split()[1:13])})\b)"
+)
+# Nouns before which "I" is as often somebody who speaks: "the part I liked".
+_LIKED = frozenset("part chapter volume act title article section level".split())
+_NUMBERED_NAME = re.compile(
+    rf"\b([A-Z][a-zà-ÿ]+) (?:({_ROMAN})|the (\d{{1,2}})(?:st|nd|rd|th)\b)(?! (?:am|have|will|would|can|could|should|think|know|believe|do)\b)"
+)
+
+
+def _roman(number: str) -> int:
+    values = [_ROMAN_VALUES[letter] for letter in number]
+    return sum(-one if one < after else one for one, after in zip(values, [*values[1:], 0], strict=True))
+
+
+def numbered_names_in_words(text: str) -> str:
+    """The text with "Henry the Eighth" for "Henry VIII", "the Second World War" for "World War II" and "part 2" for "part II"."""
+    if "WW" in text or "World War" in text:
+        text = _WAR.sub(_war_in_words, text)
+    if not _MAY_BE_NUMBERED.search(text):
+        return text
+    return _NUMBERED_NAME.sub(_name_in_words, _NUMBERED_PART.sub(_part_in_digits, text))
+
+
+_MAY_BE_NUMBERED = re.compile(rf"[a-zà-ÿ] (?:[IVX]|the \d|(?:{'|'.join(_SMALL_NUMBERS.split()[1:13])})\b)")
+
+
+def _war_in_words(found: re.Match[str]) -> str:
+    which = (found["before"] or found["after"] or found["short"]).lower()
+    return f"the {'First' if which in ('i', 'one', '1', '1st', 'first') else 'Second'} World War"
+
+
+def _part_in_digits(found: re.Match[str]) -> str:
+    noun, roman, word = found.groups()
+    if roman == "I" and noun.strip() in _LIKED:
+        return found[0]
+    return f"{noun}{_roman(roman) if roman else _SMALL_NUMBERS.split().index(word)}"
+
+
+def _name_in_words(found: re.Match[str]) -> str:
+    name, roman, digits = found.groups()
+    number = _roman(roman) if roman else int(digits)
+    if roman and len(roman) == 1 and name not in _RULERS or not 0 < number < len(_ORDINAL_WORDS):
+        return found[0]
+    return f"{name} the {_ORDINAL_WORDS[number].title()}"
+
 
 _WRITTEN_NUMBER = re.compile(
     r"(?<![\w.,-])(?:(?P<digits>\d{1,15}(?:,\d{3})*(?:\.\d{1,9})?)|"

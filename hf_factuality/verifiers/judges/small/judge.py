@@ -23,6 +23,7 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     read_words,
     verdict,
 )
+from hf_factuality.verifiers.judges.lexical.text import numbered_names_in_words
 from hf_factuality.verifiers.judges.small.amounts import given_once, in_words_of
 from hf_factuality.verifiers.judges.small.network import (
     CONTRADICTED,
@@ -87,8 +88,8 @@ def evidence_read(item: JudgeInput, reading: WordReading) -> str:
 
 def pair_read(item: JudgeInput, reading: WordReading) -> tuple[str, str]:
     """The evidence and the claim as the network reads them."""
-    evidence = evidence_read(item, reading)
-    claim = in_words_of(item.claim, evidence)
+    evidence = numbered_names_in_words(evidence_read(item, reading))
+    claim = in_words_of(numbered_names_in_words(item.claim), evidence)
     return given_once(evidence, claim), claim
 
 
