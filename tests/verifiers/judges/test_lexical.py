@@ -28,7 +28,12 @@ from hf_factuality.verifiers.judges.lexical.judge import (
     lexical_features,
     read_words,
 )
-from hf_factuality.verifiers.judges.lexical.text import content_terms, numbered_names_in_words, numbers_in_digits, tokens
+from hf_factuality.verifiers.judges.lexical.text import (
+    content_terms,
+    numbered_names_in_words,
+    numbers_in_digits,
+    tokens,
+)
 from tests.tables import cases
 
 

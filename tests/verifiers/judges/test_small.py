@@ -273,7 +273,7 @@ def test_weights_are_read_at_the_first_claim_that_needs_them():
 
 
 # A true and a false claim that the words get right and the network does not.
-MISSED = {"Mary married Tom in 1980.", "The town has 205 schools."}
+MISSED = {"Mary married Tom in 1980."}
 
 
 @cases("lexical", "meaning", "claim", "evidence", "label")

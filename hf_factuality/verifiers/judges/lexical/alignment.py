@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -532,6 +533,14 @@ def dated(sentence: Analysis, year: float | None) -> tuple[list[Quantity], float
     return found, year
 
 
+def _percent_for_count(ours: Quantity, theirs: Quantity) -> bool:
+    """Whether one says "40" and the other "40%"."""
+    if {ours.kind, theirs.kind} != {"count", "share"}:
+        return False
+    count, share = (ours, theirs) if ours.kind == "count" else (theirs, ours)
+    return math.isclose(count.low, 100 * share.low)
+
+
 _FIRST_RANK = (1.0, 1.0, "rank")
 
 
@@ -573,7 +582,7 @@ def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_M
                     continue
             if verdict == AGREES and near > agreed:
                 agreed, negated = near, is_negated
-            elif verdict == CONFLICTS:
+            elif verdict == CONFLICTS or _percent_for_count(one, other):
                 against = max(against, near)
         if agreed < 0 and worked_out(one, given):
             worked += 1

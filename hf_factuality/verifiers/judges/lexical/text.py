@@ -183,6 +183,7 @@ def in_one_spelling(text: str) -> str:
         text = _DECADE_ENDING.sub("s", text)
     return _SHORT_NAME.sub(lambda m: _SHORT_NAMES[m[0].replace(".", "")], text) if "U" in text else text
 
+
 _ROMAN = r"(?=[IVX])X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX])\b"
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10}
 _ORDINAL_WORDS = (
