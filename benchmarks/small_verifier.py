@@ -8,7 +8,7 @@ DATA holds `wice/`, `fspo/` and `factscore/`. DIR has a folder per source, each 
 `_small_pairs.py` names; those that are absent are left out, and said. BASE is a folder with gte-small (MIT). `--train` writes
 `weights.safetensors` and `tokenizer.json` to `--out`, in the form that the package has them.
 
-`--held_out` measures on the pairs that nobody tunes on, too (`tests/cases/judging/held_out.jsonl`, `natural.jsonl`) and prints sums only.
+`--held_out` measures on the pairs that nobody tunes on, too (`tests/cases/judging/held_out.jsonl`, `natural.jsonl`, `plain.jsonl`) and prints sums only.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def measured(data: Path, held_out: bool) -> dict[str, list[Claim]]:
         ],
     }
     if held_out:
-        sets |= {f"{name} pairs": judging_pairs(name) for name in ("held_out", "natural")}
+        sets |= {f"{name} pairs": judging_pairs(name) for name in ("held_out", "natural", "plain")}
         test = data / "wice/claim-test.jsonl"
         if test.exists():
             rows = read_jsonl(test)
