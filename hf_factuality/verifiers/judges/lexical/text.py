@@ -198,7 +198,7 @@ _RULERS = frozenset(
     Sigismund Theodosius Umberto Urban Victor Wilhelm William Xerxes""".split()
 )
 _WAR = re.compile(
-    r"\b(?:[Tt]he )?(?:(?P<before>First|Second|1st|2nd|first|second) World War\b|World War (?P<after>II?|One|Two|1|2)\b|WW(?P<short>II?|1|2)\b)"
+    r"\b(?:(?P<before>First|Second|1st|2nd|first|second) World War\b|World War (?P<after>II?|One|Two|1|2)\b|WW(?P<short>II?|1|2)\b)"
 )
 _NUMBERED_PART = re.compile(
     rf"\b((?:[Pp]art|[Cc]hapter|[Vv]olume|[Pp]hase|[Tt]ype|[Aa]ct|[Tt]itle|[Aa]rticle|[Ss]ection|[Ss]tage|[Cc]lass|[Gg]rade|[Ll]evel|[Mm]ark|"
@@ -217,7 +217,7 @@ def _roman(number: str) -> int:
 
 
 def numbered_names_in_words(text: str) -> str:
-    """The text with "Henry the Eighth" for "Henry VIII", "the Second World War" for "World War II" and "part 2" for "part II"."""
+    """The text with "Henry the Eighth" for "Henry VIII", "Second World War" for "World War II" and "part 2" for "part II"."""
     if "WW" in text or "World War" in text:
         text = _WAR.sub(_war_in_words, text)
     if not _MAY_BE_NUMBERED.search(text):
@@ -230,7 +230,7 @@ _MAY_BE_NUMBERED = re.compile(rf"[a-zà-ÿ] (?:[IVX]|the \d|(?:{'|'.join(_SMALL_
 
 def _war_in_words(found: re.Match[str]) -> str:
     which = (found["before"] or found["after"] or found["short"]).lower()
-    return f"the {'First' if which in ('i', 'one', '1', '1st', 'first') else 'Second'} World War"
+    return f"{'First' if which in ('i', 'one', '1', '1st', 'first') else 'Second'} World War"
 
 
 def _part_in_digits(found: re.Match[str]) -> str:
