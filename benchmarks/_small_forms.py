@@ -7,7 +7,7 @@ as many false, mostly by an exchange of two names.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from _small_facts import (
@@ -32,8 +32,14 @@ SOURCE = "forms"
 # Evidence, claims that follow from it, claims that do not; without full stops.
 Form = tuple[str, list[str], list[str]]
 
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of a table: lines or "; " between its rows, "|" between cells."""
+    return [row.strip().split("|") for line in table.strip().splitlines() for row in line.split("; ")]
+
+
 # What A did to B, the participle, and what B did: "A beat B", "B was beaten by A", "B lost to A".
-DEEDS = """
+DEEDS = rows("""
 beat|beaten|lost to; defeated|defeated|lost against; taught|taught|learnt from; hired|hired|got a job from
 followed|followed|walked ahead of; paid|paid|got money from; sued|sued|was taken to court by; helped|helped|got help from
 visited|visited|received a visit from; rescued|rescued|was saved by; succeeded|succeeded|came before; treated|treated|was a patient of
@@ -51,14 +57,14 @@ recommended|recommended|had a recommendation from; sponsored|sponsored|had the s
 admired|admired|had an admirer in; feared|feared|frightened; liked|liked|pleased; outbid|outbid|offered less than
 outran|outrun|was slower than; caught up with|caught up with|was reached by; represented|represented|had a lawyer in
 buried|buried|was laid to rest by; coached|coached|had a coach in
-"""
+""")
 # "A sold the car to B", "B bought the car from A".
-GIFTS = """
+GIFTS = rows("""
 sold|bought|from; gave|got|from; lent|borrowed|from; sent|received|from; rented|had the use of|from; handed|took|from
 returned|got back|from; passed|received|from; left|inherited|from; delivered|took delivery of|from; showed|was shown|by; owed|was owed|by
-"""
+""")
 # The adjective, more and less of it, how it is said of one, and the least and most that is said.
-MEASURES = """
+MEASURES = rows("""
 tall|taller|shorter|is {} metres tall|12-320; long|longer|shorter|is {} kilometres long|3-900; old|older|younger|is {} years old|12-96
 heavy|heavier|lighter|weighs {} kilograms|4-950; expensive|more expensive|cheaper|costs {} euros|5-900
 wide|wider|narrower|is {} metres wide|3-240; deep|deeper|shallower|is {} metres deep|3-900
@@ -70,7 +76,7 @@ wealthy|richer|poorer|is worth {} million|2-900; popular|more popular|less popul
 powerful|more powerful|weaker|has {} kilowatts|10-900; bright|brighter|dimmer|has {} lumens|100-3000
 experienced|more experienced|less experienced|has {} years of service|1-40; crowded|more crowded|less crowded|has {} people to a room|2-60
 profitable|more profitable|less profitable|has a profit of {} million|2-900; dry|drier|wetter|has {} dry days a year|20-300
-"""
+""")
 OPPOSITES = "taller shorter older younger heavier lighter richer poorer faster slower stronger weaker louder quieter busier calmer larger smaller warmer colder".split()
 COUNTED = "schools bridges parks libraries hotels theatres churches markets museums shops lakes factories workers members goals points medals patents trees seats rooms pages votes ships buses machines".split()
 OWNED = "apples pears plums cherries eggs onions lemons candles nails hammers spoons cups hats ropes brushes bricks pens maps stamps coins shells ribbons".split()
@@ -89,11 +95,11 @@ PLACES = "in the garden|at the harbour|in the library|on the roof|at the market|
     "|"
 )
 # What is done, and what is not, of several.
-SPLIT = "agreed|disagreed; voted for the plan|voted against the plan; passed|failed; came back|did not come back; stayed|left; liked it|did not like it".split(
-    "; "
+SPLIT = rows(
+    "agreed|disagreed; voted for the plan|voted against the plan; passed|failed; came back|did not come back; stayed|left; liked it|did not like it"
 )
-TERMS = "led the firm|leadership; lived abroad|time abroad; ran the school|time at the school; was married|marriage; was in office|time in office; served as chair|time as chair".split(
-    "; "
+TERMS = rows(
+    "led the firm|leadership; lived abroad|time abroad; ran the school|time at the school; was married|marriage; was in office|time in office; served as chair|time as chair"
 )
 AMOUNTS = "sales|profits|prices|wages|rents|output|debts|exports|costs|membership|the number of pupils|the crime rate|the temperature".split(
     "|"
@@ -126,10 +132,6 @@ def form_pairs(families: Mapping[Callable[[random.Random], Form], float], count:
     return pairs
 
 
-def _rows(table: str) -> list[list[str]]:
-    return [row.strip().split("|") for line in table.strip().splitlines() for row in line.split("; ")]
-
-
 def _sentence(text: str) -> str:
     return f"{'. '.join(part[0].upper() + part[1:] for part in text.split('. '))}."
 
@@ -156,13 +158,21 @@ def _digits(number: int, rng: random.Random) -> str:
     return f"{number:,}" if number > 999 and rng.random() < 0.7 else str(number)
 
 
+def in_order(ordered: Sequence[str], says: Callable[[str, str], list[str]]) -> tuple[list[str], list[str]]:
+    """What is said of each two in their order, which is true, and of each two the other way round."""
+    pairs = [*combinations(ordered, 2)]
+    return [it for one, other in pairs for it in says(one, other)], [
+        it for one, other in pairs for it in says(other, one)
+    ]
+
+
 def in_a_word(number: int) -> str:
     return NUMBERS[number] if number <= 12 else str(number)
 
 
 def _deed(rng: random.Random) -> Form:
     first, second, third = draw_named(3, rng) if rng.random() < 0.7 else rng.sample(TEAMS, 3)
-    did, participle, converse = rng.choice(_rows(DEEDS))
+    did, participle, converse = rng.choice(DEEDS)
 
     def says(who: str, whom: str) -> list[str]:
         return [
@@ -179,7 +189,7 @@ def _deed(rng: random.Random) -> Form:
 
 def _gift(rng: random.Random) -> Form:
     first, second, third = draw_named(3, rng)
-    gave, took, origin = rng.choice(_rows(GIFTS))
+    gave, took, origin = rng.choice(GIFTS)
     thing, other = (f"the {name}" for name in rng.sample(OBJECTS, 2))
 
     def says(giver: str, taker: str, what: str) -> list[str]:
@@ -198,24 +208,21 @@ def _gift(rng: random.Random) -> Form:
     return evidence, true + says(second, third, other), false
 
 
-def _comparisons(more: str, less: str, base: str, high: str, low: str) -> list[str]:
-    return [
-        f"{high} is {more} than {low}", f"{low} is {less} than {high}", f"{low} is not as {base} as {high}",
-        f"of {high} and {low}, {high} is the {more} one",
-    ]  # fmt: skip
-
-
 def _measured(rng: random.Random) -> Form:
     names = _any(rng.choice([2, 2, 3]), rng)
-    base, more, less, said, limits = rng.choice(_rows(MEASURES))
+    base, more, less, said, limits = rng.choice(MEASURES)
     least, most = map(int, limits.split("-"))
     numbers = rng.sample(range(least, most), len(names))
     facts = [f"{name} {said.format(_digits(number, rng))}" for name, number in zip(names, numbers, strict=True)]
-    true, false = [], []
-    for (high, _), (low, _) in combinations(sorted(zip(names, numbers, strict=True), key=lambda one: -one[1]), 2):
-        true += _comparisons(more, less, base, high, low)
-        false += _comparisons(more, less, base, low, high)
-    return rng.choice([", ", ". "]).join(facts), true, false
+
+    def says(high: str, low: str) -> list[str]:
+        return [
+            f"{high} is {more} than {low}", f"{low} is {less} than {high}", f"{low} is not as {base} as {high}",
+            f"of {high} and {low}, {high} is the {more} one",
+        ]  # fmt: skip
+
+    ranked = [name for _, name in sorted(zip(numbers, names, strict=True), reverse=True)]
+    return rng.choice([", ", ". "]).join(facts), *in_order(ranked, says)
 
 
 def _counted(rng: random.Random) -> Form:
@@ -237,14 +244,11 @@ def _counted(rng: random.Random) -> Form:
             f"there are more {what} in {high} than in {low}", f"{low} does not have as many {what} as {high}",
         ]  # fmt: skip
 
-    true, false = [], []
-    ranked = sorted(zip(numbers, names, strict=True), reverse=True)
-    for (_, high), (_, low) in combinations(ranked, 2):
-        true += says(high, low)
-        false += says(low, high)
+    ranked = [name for _, name in sorted(zip(numbers, names, strict=True), reverse=True)]
+    true, false = in_order(ranked, says)
     if len(names) == 3:
-        true += [f"{ranked[0][1]} has the most {what}", f"{ranked[2][1]} has the fewest {what}"]
-        false += [f"{ranked[1][1]} has the most {what}", f"{ranked[1][1]} has the fewest {what}"]
+        true += [f"{ranked[0]} has the most {what}", f"{ranked[2]} has the fewest {what}"]
+        false += [f"{ranked[1]} has the most {what}", f"{ranked[1]} has the fewest {what}"]
     return evidence, true, false
 
 
@@ -264,8 +268,7 @@ def _compared(rng: random.Random) -> Form:
     evidence = rng.choice(
         [f"{one}, and {two}", f"{two}. {one}", f"{second} is {more} than {third} but {less} than {first}"]
     )
-    true = [claim for high, low in combinations((first, second, third), 2) for claim in says(high, low)]
-    false = [claim for high, low in combinations((first, second, third), 2) for claim in says(low, high)]
+    true, false = in_order((first, second, third), says)
     return (
         evidence,
         [*true, f"nothing here is {more} than {first}"],
@@ -320,9 +323,7 @@ def _in_time(rng: random.Random) -> Form:
         evidence = rng.choice(
             [f"first came {events[0]}, then {events[1]} and last {events[2]}", f"{events[2]} came after {events[1]}, which had followed {events[0]}"]
         )  # fmt: skip
-    true = [claim for first, second in combinations(events, 2) for claim in _before(first, second)]
-    false = [claim for first, second in combinations(events, 2) for claim in _before(second, first)]
-    return evidence, true, false
+    return evidence, *in_order(events, _before)
 
 
 def _how_many(rng: random.Random) -> Form:
@@ -361,7 +362,7 @@ def _bound(rng: random.Random) -> Form:
 
 def _only_one(rng: random.Random) -> Form:
     first, second, third = draw_named(3, rng)
-    did, participle, _ = rng.choice(_rows(DEEDS))
+    did, participle, _ = rng.choice(DEEDS)
     evidence = rng.choice(
         [f"{first} {did} {second}, but not {third}", f"only {second} was {participle} by {first}, {third} was not"]
     )
@@ -402,7 +403,7 @@ def _limits(rng: random.Random) -> Form:
 
 def _terms(rng: random.Random) -> Form:
     (who,), start, years = draw_named(1, rng), rng.randint(1800, 1990), rng.randint(2, 40)
-    did, term = rng.choice(SPLIT_TERMS)
+    did, term = rng.choice(TERMS)
     end, before, after = start + years, start - rng.randint(1, 15), start + years + rng.randint(1, 15)
     within, wrong = rng.randint(start + 1, end - 1), rng.choice([years - 1, years + 1, years * 2, years + 5])
     evidence = rng.choice(
@@ -449,7 +450,7 @@ def _hours(rng: random.Random) -> Form:
 
 
 def _shares(rng: random.Random) -> Form:
-    group, (did, did_not) = rng.choice(GROUPS), rng.choice(SPLIT_DEEDS)
+    group, (did, did_not) = rng.choice(GROUPS), rng.choice(SPLIT)
     whole = 100 if rng.random() < 0.5 else rng.randint(5, 40)
     part = rng.choice([number for number in range(1, whole) if abs(2 * number - whole) > 2])
     rest, most = whole - part, 2 * part > whole
@@ -486,18 +487,18 @@ def _quantified(rng: random.Random) -> Form:
     }  # fmt: skip
     evidence, follow, fail = rng.choice(
         [
-            (f"every one of the {group} {did}", "all some most", "none|not all"),
-            (f"the {group} {did} without exception", "all some most", "none|not all"),
-            (f"not one of the {group} {did}", "none|not all", "all some most"),
-            (f"some of the {group} {did}, others not", "some|not all", "all none"),
-            (f"most of the {group} {did}, but a few did not", "most|some|not all", "all none"),
-            (f"only a handful of the {group} {did}", "some|not all", "all none most"),
-            (f"all but one of the {group} {did}", "most|some|not all", "all none"),
+            (f"every one of the {group} {did}", "all|some|most", "none|not all"),
+            (f"the {group} {did} without exception", "all|some|most", "none|not all"),
+            (f"not one of the {group} {did}", "none|not all", "all|some|most"),
+            (f"some of the {group} {did}, others not", "some|not all", "all|none"),
+            (f"most of the {group} {did}, but a few did not", "most|some|not all", "all|none"),
+            (f"only a handful of the {group} {did}", "some|not all", "all|none|most"),
+            (f"all but one of the {group} {did}", "most|some|not all", "all|none"),
         ]
     )
 
     def taken(names: str) -> list[str]:
-        return [claims[name] for name in (names.split("|") if "|" in names else names.split())]
+        return [claims[name] for name in names.split("|")]
 
     return evidence, taken(follow), taken(fail)
 
@@ -521,10 +522,8 @@ def _ranked(rng: random.Random) -> Form:
 
     true, false = [*places, f"{names[0]} won the {contest}"], [f"{rng.choice(names[1:])} won the {contest}"]
     false += [f"{name} came {ordinal}" for name, ordinal in zip(names[1:] + names[:1], ORDINALS, strict=False)]
-    for better, worse in combinations(names, 2):
-        true += says(better, worse)
-        false += says(worse, better)
-    return evidence, true, false
+    better, worse = in_order(names, says)
+    return evidence, true + better, false + worse
 
 
 def _changed(rng: random.Random) -> Form:
@@ -611,7 +610,6 @@ def _aged(rng: random.Random) -> Form:
     return evidence, says(older, younger, gap, min(one, other)), says(younger, older, gap, max(one, other))
 
 
-SPLIT_DEEDS, SPLIT_TERMS = [tuple(row.split("|")) for row in SPLIT], [tuple(row.split("|")) for row in TERMS]
 FAMILIES: dict[Callable[[random.Random], Form], float] = {
     _deed: 0.8, _gift: 0.4, _measured: 1.5, _counted: 1.5, _compared: 1.5, _in_time: 3.0, _how_many: 2.0, _bound: 0.3, _only_one: 0.4,
     _limits: 2.0, _terms: 2.0, _hours: 1.5, _shares: 1.5, _quantified: 1.5, _ranked: 1.5, _changed: 1.0, _summed: 1.5, _aged: 1.5,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from _small_facts import COUNTRIES, FIRST, JOBS, MONTHS, TOWNS, draw_firms, draw_people
-from _small_forms import ORDINALS, TEAMS, Form, draw_named, draw_things, in_a_word
+from _small_forms import ORDINALS, TEAMS, Form, draw_named, draw_things, in_a_word, rows
 
 
 NATIONS = "French German Polish Italian Spanish Dutch Danish Swedish Irish Scottish Greek Turkish Indian Chinese Japanese Korean Brazilian Mexican Canadian Nigerian Kenyan Egyptian".split()
@@ -31,8 +31,8 @@ ILLS = "scurvy|anaemia|goitre|rickets|fatigue|cramps|headaches|brittle bones|nig
 LACK = ("a lack of {}", "too little {}", "a deficiency of {}", "not enough {}")
 EXCESS = ("too much {}", "an excess of {}", "an overdose of {}")
 CAPITALS = "capital|largest city|main port|seat of the court|oldest town|financial centre".split("|")
-KIN = "father|child; mother|child; grandfather|grandchild; aunt|niece; uncle|nephew; teacher|pupil; employer|employee; landlord|tenant; doctor|patient; host|guest; lawyer|client; predecessor|successor; creditor|debtor".split(
-    "; "
+KIN = rows(
+    "father|child; mother|child; grandfather|grandchild; aunt|niece; uncle|nephew; teacher|pupil; employer|employee; landlord|tenant; doctor|patient; host|guest; lawyer|client; predecessor|successor; creditor|debtor"
 )
 PRIZES = "Nobel Prize|Booker Prize|Wolf Prize|Pulitzer Prize|Lasker Award|Fields Medal".split("|")
 SUBJECTS = "Physics Chemistry Medicine Literature Economics Peace Biology History".split()
@@ -287,7 +287,7 @@ def _direction(rng: random.Random) -> Form:
 
 def _kin(rng: random.Random) -> Form:
     first, second, third = rng.sample(FIRST, 3)
-    one, other = rng.choice(KIN).split("|")
+    one, other = rng.choice(KIN)
 
     def says(older: str, younger: str) -> list[str]:
         return [

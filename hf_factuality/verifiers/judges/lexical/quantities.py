@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
-from hf_factuality.verifiers.judges.lexical.text import MONTH_NAMES, MONTH_OF, SCALES
+from hf_factuality.verifiers.judges.lexical.text import MONTH_NAMES, MONTH_OF, ORDINALS, SCALES
 
 
 AT_MOST, EXACT, AT_LEAST = -1, 0, 1
@@ -45,11 +45,7 @@ _ONES = (
 _TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))
 _WORDS = {word: value for value, word in enumerate(_ONES)} | _TENS | {"dozen": 12, "dozens": 24, "decade": 10}
 _SCALES = SCALES | {"bn": 10**9}
-_ORDINAL_ONES = (
-    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
-    "fifteenth sixteenth seventeenth eighteenth nineteenth"
-).split()
-_ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} | {
+_ORDINALS = {word: value for value, word in enumerate(ORDINALS) if value} | {
     word[:-1] + "ieth": value for word, value in _TENS.items()
 }
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")

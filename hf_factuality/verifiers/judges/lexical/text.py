@@ -186,7 +186,7 @@ def in_one_spelling(text: str) -> str:
 
 _ROMAN = r"(?=[IVX])X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX])\b"
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10}
-_ORDINAL_WORDS = (
+ORDINALS = (
     "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
     "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
 ).split()
@@ -197,12 +197,14 @@ _RULERS = frozenset(
     Louis Ludwig Mary Maximilian Napoleon Nicholas Otto Paul Pedro Peter Philip Pius Ptolemy Ramesses Richard Robert Rudolf Sancho
     Sigismund Theodosius Umberto Urban Victor Wilhelm William Xerxes""".split()
 )
+# Number words from one to twelve.
+_PARTS = "|".join(_SMALL_NUMBERS.split()[1:13])
 _WAR = re.compile(
     r"\b(?:(?P<before>First|Second|1st|2nd|first|second) World War\b|World War (?P<after>II?|One|Two|1|2)\b|WW(?P<short>II?|1|2)\b)"
 )
 _NUMBERED_PART = re.compile(
     rf"\b((?:[Pp]art|[Cc]hapter|[Vv]olume|[Pp]hase|[Tt]ype|[Aa]ct|[Tt]itle|[Aa]rticle|[Ss]ection|[Ss]tage|[Cc]lass|[Gg]rade|[Ll]evel|[Mm]ark|"
-    rf"[Cc]ategory|[Tt]ier|[Aa]ppendix|[Aa]nnex) )(?:({_ROMAN})|({'|'.join(_SMALL_NUMBERS.split()[1:13])})\b)"
+    rf"[Cc]ategory|[Tt]ier|[Aa]ppendix|[Aa]nnex) )(?:({_ROMAN})|({_PARTS})\b)"
 )
 # Nouns before which "I" is as often somebody who speaks: "the part I liked".
 _LIKED = frozenset("part chapter volume act title article section level".split())
@@ -225,7 +227,7 @@ def numbered_names_in_words(text: str) -> str:
     return _NUMBERED_NAME.sub(_name_in_words, _NUMBERED_PART.sub(_part_in_digits, text))
 
 
-_MAY_BE_NUMBERED = re.compile(rf"[a-zà-ÿ] (?:[IVX]|the \d|(?:{'|'.join(_SMALL_NUMBERS.split()[1:13])})\b)")
+_MAY_BE_NUMBERED = re.compile(rf"[a-zà-ÿ] (?:[IVX]|the \d|(?:{_PARTS})\b)")
 
 
 def _war_in_words(found: re.Match[str]) -> str:
@@ -243,9 +245,9 @@ def _part_in_digits(found: re.Match[str]) -> str:
 def _name_in_words(found: re.Match[str]) -> str:
     name, roman, digits = found.groups()
     number = _roman(roman) if roman else int(digits)
-    if roman and len(roman) == 1 and name not in _RULERS or not 0 < number < len(_ORDINAL_WORDS):
+    if roman and len(roman) == 1 and name not in _RULERS or not 0 < number < len(ORDINALS):
         return found[0]
-    return f"{name} the {_ORDINAL_WORDS[number].title()}"
+    return f"{name} the {ORDINALS[number].title()}"
 
 
 _WRITTEN_NUMBER = re.compile(
