@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate, combinations, pairwise
 from pathlib import Path
@@ -32,9 +33,11 @@ from _small_facts import (
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday".split()
 EVERY_TENTH = 10
 """Of the blocks of a file one in so many is kept apart."""
+LEAST_TWINS = 2
+"""A template with fewer twins is not drawn for them."""
 MANY_OPEN = 8
 """A block with so many claims that are left open is there for their sake."""
-SOURCE = "templates"
+SOURCE, TWINS = "templates", "twins"
 FREQUENT = (
     dict.fromkeys(
         "swaps bigger counting clock claimed rephrase inferred bulletin records plainly passages rewrite mixups".split(),
@@ -62,6 +65,32 @@ class Template:
     lists: dict[str, list[str]] = field(default_factory=dict)
     weight: float = 1.0
 
+    @property
+    def twins(self) -> list[dict[str, list[str]]]:
+        """Claims that differ only in which of the facts they take, by their mark; of each some follow and some do not.
+
+        That one of them is false cannot be told from its wording.
+        """
+        alike: dict[str, dict[str, list[str]]] = {}
+        for mark in CLASSES:
+            for line in self.lines[mark]:
+                alike.setdefault(_numbered_anew(line), {}).setdefault(mark, []).append(line)
+        return [lines for lines in alike.values() if "+" in lines and len(lines) > 1]
+
+
+def _numbered_anew(line: str) -> str:
+    """The line with its slots of each letter numbered as they come."""
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+
+    def name(slot: re.Match) -> str:
+        if slot[1] not in names:
+            counts[slot[1][0]] += 1
+            names[slot[1]] = f"{{{slot[1][0]}{counts[slot[1][0]]}}}"
+        return names[slot[1]]
+
+    return _SLOT.sub(name, line)
+
 
 def read_templates() -> tuple[list[Template], list[Template]]:
     """Templates to learn from, and those that are kept apart."""
@@ -86,10 +115,35 @@ def template_pairs(templates: list[Template], count: int, seed: int) -> list[Pai
     return pairs
 
 
-def _filled(template: Template, rng: random.Random) -> list[Pair]:
+def twin_pairs(templates: list[Template], count: int, seed: int) -> list[Pair]:
+    """About so many pairs of [`Template.twins`]: up to three true claims and as many false ones about each text, two and two alike."""
+    rng, pairs = random.Random(seed), []
+    known = [(template, twins) for template in templates if len(twins := template.twins) >= LEAST_TWINS]
+    weights = [*accumulate(template.weight for template, _ in known)]
+    while len(pairs) < count:
+        template, twins = rng.choices(known, cum_weights=weights)[0]
+        values, evidence, by_surname = _facts(template, rng)
+        claims: dict[str, int] = {}
+        for lines in rng.sample(twins, min(3, len(twins))):
+            other = rng.choice([mark for mark in lines for _ in lines[mark] if mark != "+"])
+            wording = rng.random()
+            for mark in ("+", other):
+                alike = random.Random(wording)
+                claim = _text(rng.choice(lines[mark]), values, by_surname, alike)
+                claims.setdefault(_words_for_numbers(claim, alike), CLASSES[mark])
+        pairs += [(evidence, claim, label, TWINS) for claim, label in claims.items()]
+    return pairs
+
+
+def _facts(template: Template, rng: random.Random) -> tuple[dict[str, str], str, set[str]]:
+    """What the slots stand for, the evidence, and who is called by the surname in the claims."""
     values = _values(template.lists, rng)
     evidence = _words_for_numbers(_text(rng.choice(template.lines["="]), values, set(), rng), rng)
-    by_surname = {f"P{number}" for number in range(1, 5) if rng.random() < 0.3}
+    return values, evidence, {f"P{number}" for number in range(1, 5) if rng.random() < 0.3}
+
+
+def _filled(template: Template, rng: random.Random) -> list[Pair]:
+    values, evidence, by_surname = _facts(template, rng)
     if len(template.lines["?"]) < MANY_OPEN:
         wanted = {"+": 3, "-": 3 - (rng.random() < 0.35), "?": int(rng.random() < 0.35)}
     else:

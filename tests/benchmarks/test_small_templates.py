@@ -14,7 +14,17 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED  # noqa: E402
-from _small_templates import FREQUENT, MANY_OPEN, SOURCE, Template, _values, read_templates, template_pairs  # noqa: E402
+from _small_templates import (  # noqa: E402
+    FREQUENT,
+    MANY_OPEN,
+    SOURCE,
+    TWINS,
+    Template,
+    _values,
+    read_templates,
+    template_pairs,
+    twin_pairs,
+)
 from small_verifier import RUNS  # noqa: E402
 
 
@@ -29,7 +39,7 @@ SLOT = re.compile(r"\{(\w+)\}")
 
 
 def test_a_run_takes_them():
-    assert SOURCE in RUNS[-1]["taken"]
+    assert {SOURCE, TWINS} <= RUNS[-1]["taken"].keys()
 
 
 def test_a_tenth_of_the_templates_is_kept_apart():
@@ -103,3 +113,39 @@ def test_about_as_many_claims_are_true_as_false(seed):
     for _, _, label, _ in template_pairs(LEARNT, 3000, seed):
         labels[label] += 1
     assert 0.4 < labels[SUPPORTED] / 3000 < 0.6
+
+
+def test_twins_are_the_same_but_for_the_facts_they_take():
+    template = Template(
+        {
+            "=": ["{P1} beat {P2} in {y1}."],
+            "+": ["{P1} won against {P2}.", "{P2} lost.", "A match was in {y1}."],
+            "-": ["{P2} won against {P1}.", "{P3} [lost|was beaten].", "{P1} lost."],
+            "?": ["{P1} was glad.", "A match was in {y2}."],
+        }
+    )
+    assert template.twins == [
+        {"+": ["{P1} won against {P2}."], "-": ["{P2} won against {P1}."]},
+        {"+": ["{P2} lost."], "-": ["{P1} lost."]},
+        {"+": ["A match was in {y1}."], "?": ["A match was in {y2}."]},
+    ]
+    labels, wordings = defaultdict(int), defaultdict(set)
+    for evidence, claim, label, source in twin_pairs([template], 600, seed=2):
+        assert source == TWINS
+        labels[label] += 1
+        winner, loser, year = re.fullmatch(r"\w+ (\w+) beat \w+ (\w+) in (\d+)\.", evidence).groups()
+        if "won" in claim:
+            said = claim.rstrip(".").split(" won against ")
+            assert [name.split()[-1] for name in said] == ([winner, loser] if label == SUPPORTED else [loser, winner])
+        elif "lost" in claim:
+            assert (f"{loser} lost." in claim) == (label == SUPPORTED)
+        else:
+            assert (year in claim) == (label == SUPPORTED)
+        wordings[re.sub(r"[A-Z]\w+ [A-Z]\w+|[A-Z]\w+(?= (?:won|lost))|(?<=against )\w+|\d+", "_", claim)].add(label)
+    assert labels[SUPPORTED] == labels[CONTRADICTED] + labels[NOT_SAID] and labels[NOT_SAID] > 60
+    assert all(len(found) == 2 for found in wordings.values())
+
+
+def test_most_templates_have_twins():
+    known = [len(template.twins) for template in LEARNT]
+    assert sum(count >= 2 for count in known) > 0.75 * len(known)
