@@ -66,7 +66,7 @@ def run_page(name):
 
 def lines(text):
     """Words of each line: columns are as wide as a terminal lets them be."""
-    return [re.sub(r"-{3,}", "---", line).split() for line in text.strip().splitlines()]
+    return [line.split() for line in text.strip().splitlines()]
 
 
 def number(word):

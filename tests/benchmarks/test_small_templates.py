@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED  # noqa: E402
 from _small_templates import (  # noqa: E402
     FREQUENT,
+    LEAST_TWINS,
     MANY_OPEN,
     SOURCE,
     TWINS,
@@ -148,4 +149,4 @@ def test_twins_are_the_same_but_for_the_facts_they_take():
 
 def test_most_templates_have_twins():
     known = [len(template.twins) for template in LEARNT]
-    assert sum(count >= 2 for count in known) > 0.75 * len(known)
+    assert sum(count >= LEAST_TWINS for count in known) > 0.75 * len(known)
