@@ -13,6 +13,7 @@ from itertools import combinations
 from _small_facts import (
     COUNTRIES,
     DONE,
+    FALSE,
     FIRST,
     GROUPS,
     JOBS,
@@ -25,7 +26,6 @@ from _small_facts import (
     draw_firms,
     draw_people,
 )
-from _small_pairs import FALSE
 
 
 SOURCE = "forms"
@@ -118,7 +118,9 @@ MORE, LESS = ("more than", "over", "at least", "no fewer than"), ("fewer than", 
 NOTHING_MORE = "more is not known|the rest is not told|it was a long day|many were surprised".split("|")
 
 
-def form_pairs(families: Mapping[Callable[[random.Random], Form], float], count: int, seed: int) -> list[Pair]:
+def form_pairs(
+    families: Mapping[Callable[[random.Random], Form], float], count: int, seed: int, source: str = SOURCE
+) -> list[Pair]:
     """About so many pairs, six claims about each evidence; the false ones are `FALSE`, in one of the two ways."""
     rng, pairs = random.Random(seed), []
     while len(pairs) < count:
@@ -128,7 +130,7 @@ def form_pairs(families: Mapping[Callable[[random.Random], Form], float], count:
             evidence += f" {_sentence(rng.choice(NOTHING_MORE))}"
         true, false = [*dict.fromkeys(true)], [*dict.fromkeys(false)]
         for claims, label in ((true, SUPPORTED), (false, FALSE)):
-            pairs += [(evidence, _sentence(claim), label, SOURCE) for claim in rng.sample(claims, min(3, len(claims)))]
+            pairs += [(evidence, _sentence(claim), label, source) for claim in rng.sample(claims, min(3, len(claims)))]
     return pairs
 
 

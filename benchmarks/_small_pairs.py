@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from _small_facts import CONTRADICTED, NOT_SAID, SUPPORTED, Pair
+from _small_facts import CONTRADICTED, FALSE, NOT_SAID, SUPPORTED, UNLABELLED, Pair
 
 from hf_factuality.data import read_labelled_claims
 from hf_factuality.io.rows import read_rows
@@ -44,8 +44,6 @@ SOURCES = {
     ),
     "Breaking_NLI": ("BIU-NLP/Breaking_NLI", "CC BY-SA 4.0"),
 }
-FALSE = 3
-"""The class of a pair that is false, in one of the two ways."""
 SHARED_WORDS = 0.4
 """Two paragraphs that share so many of their words may tell of the same."""
 SCENES = frozenset({"snli", "cad", "breaking", "fever", "conj", "conj_adv", "med", "help"})
@@ -233,6 +231,24 @@ def _breaking(folder: Path) -> Iterator[Pair]:
         for row in map(json.loads, archive.read(name).decode("utf-8").splitlines()):
             if row["gold_label"] in _NLI:
                 yield row["sentence1"], row["sentence2"], _NLI[row["gold_label"]], "breaking"
+
+
+def edited_pairs(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
+    """So many claims of these pairs at most, each changed by a named edit: nobody knows whether they hold now."""
+    rng, blocks = random.Random(seed), {}
+    for evidence, claim, _, _ in pairs:
+        blocks.setdefault(evidence, []).append(claim)
+    found: list[Pair] = []
+    for evidence, claims in rng.sample([*blocks.items()], len(blocks)):
+        near = Stock.of([evidence, *claims])
+        for claim in claims:
+            tries = (EDITS[name](claim, near, rng) for name in rng.sample([*EDITS], 3))
+            edited = next((it for it in tries if it and it not in claims), None)
+            if edited:
+                found.append((evidence, edited, UNLABELLED, "edited"))
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def _eights(text: str) -> set[tuple[str, ...]]:

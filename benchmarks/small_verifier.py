@@ -3,6 +3,7 @@
     python benchmarks/small_verifier.py --data ../shared/data                              # figures
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, some fifteen hours on two cores
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --fit          # the weights of the last layer
+    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --pack FILE    # pairs for a GPU: `_small_training.py`
 
 DATA holds `wice/`, `fspo/` and `factscore/`. DIR has a folder per source, each a checkout of the repository that
 `_small_pairs.py` names; those that are absent are left out, and said. BASE is a folder with gte-small (MIT). `--train` writes
@@ -25,9 +26,12 @@ from _small_facts import make_pairs, read_facts
 from _small_forms import FAMILIES, form_pairs
 from _small_forms import SOURCE as FORMS
 from _small_lives import FAMILIES as LIVES
-from _small_pairs import hotpot_pairs, read_pairs, split_pairs, written_pairs
+from _small_notations import FAMILIES as NOTATIONS
+from _small_notations import SOURCE as NOTATED
+from _small_pairs import edited_pairs, hotpot_pairs, read_pairs, split_pairs, written_pairs
 from _small_templates import SOURCE, TWINS, read_templates, template_pairs, twin_pairs
 from lexical_verifier import auroc, bootstrap_interval, fit_logistic, halueval, hotpot, read_jsonl
+from tokenizers import Tokenizer
 
 from hf_factuality.data.labelled_claims import read_claim
 from hf_factuality.methods.verifier.data import SUPPORTED, synthetic_claims
@@ -47,12 +51,15 @@ LONGER = ["answers_passages", "summaries"]
 NEAR = "dates negations numbers roles wordings distractors sentences replies".split()
 NEARER = "amounts quantifiers denials converses attributions times mixed statements".split()
 LATEST = "descriptions comparisons relations opposites durations rewordings assertions ten_kinds".split()
+NEWEST = "actors briefs calendar details directions everyday_answers figures findings lives meanings notices places_and_things restated sets singles".split()
 """Files of `small_pairs/`."""
 ALL = 100_000
 TEMPLATES, TWIN_PAIRS = 79_000, 68_000
 """Pairs that are made from `small_templates/`."""
-FORM_PAIRS = 89_000
-"""Pairs of `_small_forms.py` and `_small_lives.py`."""
+FORM_PAIRS, NOTATION_PAIRS = 89_000, 60_000
+"""Pairs of `_small_forms.py` and `_small_lives.py`, and of `_small_notations.py`."""
+EDITED_PAIRS = 250_000
+"""Claims by edits, for a teacher to judge."""
 # The runs of the training, one after the other: what each takes of a source, the learning rate, and the share of the pairs whose
 # evidence is cut to the three closest sentences; `among`, the share with other sentences beside it; `ranked`, whether the claims about one
 # evidence are ranked. An averaged run ends with the mean of its weights and those after earlier runs, with the shares of these.
@@ -106,8 +113,19 @@ RUNS = (
                **dict.fromkeys([*LONG, *SHORT, *LONGER], 67), **dict.fromkeys(NATURAL, 800),
                "fm2": 1000, "fever": 600, "wikisplit": 400, "hotpot": 400, "wice": 800, "snli": 400, "cad": 400},
      "rate": 9e-5, "closest": 0.12, "among": 0.35, "ranked": True, "averaged": {13: 0.5}},
+    {"taken": {**dict.fromkeys(NEWEST, ALL), NOTATED: 14_000, TWINS: 10_000, SOURCE: 5_000, FORMS: 4_000,
+               **dict.fromkeys([*LATEST, *NEARER, *NEAR], 540), **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL], 130),
+               "fm2": 2200, "fever": 700, "wikisplit": 500, "hotpot": 400, "wice": 450, "snli": 500, "cad": 500, "factcg": 200},
+     "rate": 1.2e-4, "batch": 64, "closest": 0.12, "among": 0.12, "ranked": True, "averaged": {14: 0.5}},
 )  # fmt: skip
 """Settings of the runs."""
+PACKED = {
+    "taken": {TWINS: ALL, SOURCE: ALL, FORMS: ALL, NOTATED: ALL, "edited": EDITED_PAIRS,
+              **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL, *NEAR, *NEARER, *LATEST, *NEWEST, "by_hand"], ALL),
+              **dict.fromkeys(["snli", "cad", "fm2", "fever", "conj", "conj_adv", "med", "factcg", "wikisplit", "wice", "pararel", "hotpot", "facts"], ALL)},
+    "rate": 1.5e-4, "closest": 0.12, "among": 0.2, "ranked": True,
+}  # fmt: skip
+"""Settings of `--pack`: all pairs, and claims by edits without labels."""
 HELD_FACTS = 10
 """Facts of `small_facts.txt` that the network does not learn from, to validate on."""
 # (claim, evidence, whether it is supported)
@@ -126,8 +144,22 @@ def all_pairs(data: Path, sources: Path):
     pairs[FORMS] = form_pairs(FAMILIES | LIVES, FORM_PAIRS, seed=9)
     pairs[SOURCE] = template_pairs(templates, TEMPLATES, seed=5)
     pairs[TWINS] = twin_pairs(templates, TWIN_PAIRS, seed=11)
+    pairs[NOTATED] = form_pairs(NOTATIONS, NOTATION_PAIRS, seed=21, source=NOTATED)
     made = [*make_pairs(facts[:HELD_FACTS], 300, seed=7), *template_pairs(templates_apart, 450, seed=7)]
     return pairs, [*validation, *kept_apart, *made]
+
+
+def pack_all(data: Path, sources: Path, file: Path) -> None:
+    """Write all pairs as token ids of the shipped network."""
+    from _small_training import SHIPPED, encode, pack, taken
+
+    pairs, _ = all_pairs(data, sources)
+    pairs["edited"] = edited_pairs(
+        [pair for name in (*NEAR, *NEARER, *LATEST, *NEWEST) for pair in pairs[name]], EDITED_PAIRS, 3
+    )
+    tokenizer = (SHIPPED / "tokenizer.json").read_text(encoding="utf-8")
+    read, blocks = taken(pairs, PACKED, 1)
+    pack(encode(Tokenizer.from_str(tokenizer), read, blocks), tokenizer, file)
 
 
 FITTED = [
@@ -136,6 +168,7 @@ FITTED = [
     *NEAR,
     *NEARER,
     *LATEST,
+    *NEWEST,
     *LONGER,
     "answers_articles",
     "answers_snippets",
@@ -262,17 +295,20 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, help="folder with the public files")
     parser.add_argument("--train", metavar="BASE", help="train from this folder with gte-small")
     parser.add_argument("--fit", action="store_true", help="fit the last layer")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="write the pairs for `_small_training.py`")
     parser.add_argument("--held_out", action="store_true", help="measure on the pairs that nobody tunes on, too")
     parser.add_argument("--out", type=Path, default=Path("runs/small_verifier"))
     args = parser.parse_args()
-    if (args.train or args.fit) and args.sources is None:
-        parser.error("--train and --fit need --sources, the folder with the public files")
+    if (args.train or args.fit or args.pack) and args.sources is None:
+        parser.error("--train, --fit and --pack need --sources, the folder with the public files")
     if args.train:
         from _small_training import run
 
         run(args.train, all_pairs(args.data, args.sources)[0], RUNS, args.out)
     elif args.fit:
         fit(args.data, args.sources)
+    elif args.pack:
+        pack_all(args.data, args.sources, args.pack)
     else:
         judges = {"lexical": LexicalJudge(), "small": SmallJudge()}
         found = {}

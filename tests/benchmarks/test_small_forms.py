@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import _small_forms as forms  # noqa: E402
 import _small_lives as lives  # noqa: E402
-from _small_facts import MONTHS, NUMBERS, SUPPORTED  # noqa: E402
-from _small_pairs import FALSE  # noqa: E402
+import _small_notations as notations  # noqa: E402
+from _small_facts import FALSE, MONTHS, NUMBERS, SUPPORTED  # noqa: E402
 from small_verifier import RUNS  # noqa: E402
 
 
@@ -31,7 +31,7 @@ def test_a_run_takes_them():
     assert forms.SOURCE in RUNS[-1]["taken"]
 
 
-@pytest.mark.parametrize("family", [*forms.FAMILIES, *lives.FAMILIES])
+@pytest.mark.parametrize("family", [*forms.FAMILIES, *lives.FAMILIES, *notations.FAMILIES])
 def test_no_claim_is_true_and_false(family):
     for evidence, true, false in drawn(family):
         assert true and false and not set(true) & set(false), evidence
@@ -150,3 +150,80 @@ def test_matches():
         winner = re.search(r"(?:^|, )(\w+) (?:beat|won)", evidence) or re.search(r"against (\w+)", evidence) or sides
         assert f"{winner[1]} scored more goals than" in " ".join(true), evidence
         assert f"{winner[1]} scored more goals than" not in " ".join(false), evidence
+
+
+NAMED = {**{name: value for value, name in enumerate(NUMBERS[:13])}, **{name: 13 + place for place, name in enumerate(notations.TEENS)},
+         **{name: 20 + 10 * place for place, name in enumerate(notations.TENS)}}  # fmt: skip
+
+
+def read_in_words(text):
+    """The number that words tell."""
+    total = part = 0
+    for word in re.split(r"[ -]", text.replace(" and ", " ")):
+        if word == "thousand":
+            total, part = part * 1000, 0
+        else:
+            part = part * 100 if word == "hundred" else part + NAMED[word]
+    return total + part
+
+
+def test_numbers_in_words():
+    for value in range(1, 10_000):
+        assert read_in_words(notations.in_words(value)) == value
+
+
+def test_ordinals_in_words():
+    told = [
+        "first",
+        "third",
+        "ninth",
+        "twelfth",
+        "thirteenth",
+        "twentieth",
+        "twenty-first",
+        "fortieth",
+        "eighty-eighth",
+        "ninety-ninth",
+    ]
+    assert [notations.ordinal_in_words(value) for value in (1, 3, 9, 12, 13, 20, 21, 40, 88, 99)] == told
+    assert [notations.ordinal(value) for value in (1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 112)] == (
+        "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 103rd 112th".split()
+    )
+
+
+def test_written_numbers():
+    def value(text):
+        found = re.search(r"\d[\d,]*", text)
+        if found:
+            return int(found[0].replace(",", ""))
+        words = [
+            word for word in re.findall(r"[a-z]+", text.lower()) if word in {*NAMED, "hundred", "thousand", "and"}
+        ]
+        while words[0] == "and":
+            words.pop(0)
+        while words[-1] == "and":
+            words.pop()
+        return read_in_words(" ".join(words))
+
+    for evidence, true, false in drawn(notations._written):
+        assert all(value(claim) == value(evidence) for claim in true), evidence
+        assert all(value(claim) != value(evidence) for claim in false), evidence
+
+
+def test_a_decade_gives_no_year():
+    for evidence, true, false in drawn(notations._decades):
+        year = re.search(r"in (?:the )?(\d{4})(s?)", evidence)
+        for claims, label in ((true, True), (false, False)):
+            for claim in claims:
+                if told := re.search(r"in the (\d+)\w\w century", claim):
+                    assert (int(year[1]) // 100 + 1 == int(told[1])) == label, (evidence, claim)
+                else:
+                    told = re.search(r"in (?:the )?(\d{4})(s?)", claim)
+                    same = told[1] == year[1] if told[2] == year[2] else bool(told[2]) and told[1][:3] == year[1][:3]
+                    assert same == label, (evidence, claim)
+
+
+def test_mutual_verbs_hold_both_ways():
+    for evidence, true, false in drawn(notations._mutual):
+        mutual = any(f" {verb} " in evidence for verb, _ in notations.MUTUAL)
+        assert len(true) == (2 if mutual else 1) and evidence in true and evidence not in false
