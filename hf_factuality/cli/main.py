@@ -22,12 +22,12 @@ from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
 from hf_factuality.cli.serve import add_parser as add_serve_parser
-from hf_factuality.cli.shared import as_flags, flag_names, misspelt_flag, nearest, with_underscores
+from hf_factuality.cli.shared import as_flags, flag_names, misspelt_flag, with_underscores
 from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.view import add_parser as add_view_parser
 from hf_factuality.cli.world import add_parser as add_world_parser
-from hf_factuality.io.refusals import REFUSALS, refuse
+from hf_factuality.io.refusals import REFUSALS, nearest, refuse
 from hf_factuality.io.signals import on_signals
 
 

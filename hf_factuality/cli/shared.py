@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from hf_factuality.io.refusals import nearest
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP
@@ -154,12 +154,6 @@ def misspelt_flag(words: Sequence[str], flags: Iterable[str], prog: str) -> str 
         if re.fullmatch(r"--\w+", flag) and " " not in word and flag not in known:
             return f"no flag {flag}; {nearest(flag, known) or f'see {prog} --help'}"
     return None
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The question whether another word was meant; empty if none is like it."""
-    near = difflib.get_close_matches(word, sorted(known), 1)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def add_engine(parser: Any) -> None:

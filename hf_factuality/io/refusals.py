@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,9 +36,35 @@ def refuse(program: str, error: BaseException, spell: Callable[[str], str] = str
     asked for."""
     if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0"):
         raise error
-    message = " ".join(redact(str(error)).split()) or type(error).__name__
+    text = _absent(error) if isinstance(error, FileNotFoundError) else ""
+    message = " ".join(redact(text or str(error)).split()) or type(error).__name__
     print(f"{program}: {spell(message)}", file=sys.stderr)
     return REFUSED
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The question whether another word was meant; empty if none is like it."""
+    near = difflib.get_close_matches(word, sorted(known), 1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _absent(error: FileNotFoundError) -> str:
+    """What is not there, and what to give instead; empty if the error names no path."""
+    if error.errno is None or not isinstance(error.filename, (str, os.PathLike)):
+        return ""  # raised by somebody who says more than that
+    path = Path(error.filename)
+    place = next((folder for folder in path.parents if folder.is_dir()), None)
+    if place is None or place != path.parent:
+        gone = next((folder for folder in reversed(path.parents) if not folder.exists()), path.parent)
+        begun = "" if path.is_absolute() else f", from this folder ({Path.cwd()}) on"
+        return f"there is no {path}, nor a folder {gone}; give a path that exists{begun}"
+    try:
+        there = os.listdir(place)
+    except OSError:
+        there = []
+    hint = nearest(path.name, there)
+    where = f"the folder {place}" if path.parent != Path() else f"this folder ({Path.cwd()})"
+    return f"there is no {path.name} in {where}; {hint or 'give a path that exists'}"
 
 
 def run_script(main: Callable[[], Any], program: str | None = None) -> None:

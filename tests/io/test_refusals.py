@@ -93,3 +93,22 @@ def test_a_token_is_not_repeated(capsys):
     with pytest.raises(SystemExit):
         run_script(raiser(OSError(f"https://user:{token}@host refuses {token}")), "train.py")
     assert token not in capsys.readouterr().err
+
+
+def test_a_path_that_is_not_there_is_named_with_what_to_give(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.jsonl").write_text("")
+    (tmp_path / "runs").mkdir()
+
+    def said(path):
+        with pytest.raises(SystemExit):
+            run_script(lambda: open(path), "verify.py")
+        return capsys.readouterr().err
+
+    assert said("answer.jsonl") == (
+        f"verify.py: there is no answer.jsonl in this folder ({tmp_path}); did you mean answers.jsonl?\n"
+    )
+    assert said("zzz") == f"verify.py: there is no zzz in this folder ({tmp_path}); give a path that exists\n"
+    assert said("runs/zzz") == "verify.py: there is no zzz in the folder runs; give a path that exists\n"
+    assert "there is no gone/further/a.jsonl, nor a folder gone; " in said("gone/further/a.jsonl")
+    assert f"nor a folder {tmp_path / 'gone'}; " in said(tmp_path / "gone" / "a.jsonl")
