@@ -15,7 +15,7 @@ SUPPORTED, CONTRADICTED, NOT_SAID = 0, 1, 2
 FALSE = 3
 """The class of a pair that is false, in one of the two ways."""
 UNLABELLED = -1
-"""Of a pair whose label nobody knows, for a teacher to judge."""
+"""Label of a pair that only a teacher judges."""
 # (evidence, claim, class, source)
 Pair = tuple[str, str, int, str]
 Fact = dict[str, list[str]]

@@ -18,7 +18,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +87,7 @@ class PairNetwork(nn.Module):
             attn_implementation=ATTENTION,
         )
         size = self.bert.config.hidden_size
-        typed = "token_type_ids" in signature(self.bert.forward).parameters
+        typed = getattr(self.bert.config, "type_vocab_size", 0) >= 2
         self.types = None if typed else nn.Embedding.from_pretrained(torch.zeros(2, size), freeze=False)
         self.norm, self.head = nn.LayerNorm(3 * size), nn.Linear(3 * size, 3)
 
@@ -190,8 +189,15 @@ def encode(tokenizer: Tokenizer, pairs: Sequence[Pair], blocks: Sequence[int] | 
     return found
 
 
-def some(pairs: Encoded, places: Sequence[int]) -> Encoded:
-    """Those at these places."""
+def draw(pairs: Encoded, count: int | None, unlabelled: bool, seed: int) -> Encoded:
+    """All claims about evidence that is drawn at random, until there are so many pairs; without a count, all of them."""
+    blocks: dict[int, list[int]] = {}
+    for place, label in enumerate(pairs.labels):
+        if unlabelled or label != UNLABELLED:
+            blocks.setdefault(place if pairs.blocks is None else pairs.blocks[place], []).append(place)
+    places: list[int] = []
+    for block in random.Random(seed).sample([*blocks.values()], len(blocks)):
+        places += block if count is None or len(places) < count else []
     return Encoded(*(None if column is None else [column[place] for place in places] for column in pairs))
 
 
@@ -270,7 +276,8 @@ def _cpu_has_bfloat16() -> bool:
 
 
 def batches(pairs: Encoded, size: int, seed: int) -> list[list[int]]:
-    """Places of the pairs of each batch: alike in length within a batch, at random among batches; pairs of one block together."""
+    """Places of the pairs of each batch: alike in length within a batch, at random among batches. Pairs of one block and about the same
+    length follow each other, so that most are in one batch."""
     order = random.Random(seed)
     units: dict[tuple[int, int], list[int]] = {}
     for place, ids in enumerate(pairs.ids):
@@ -314,9 +321,7 @@ def train(
     body = [it for it in network.parameters() if it.requires_grad and id(it) not in heads]
     optimizer = torch.optim.AdamW([{"params": body, "lr": rate}, {"params": head, "lr": 5 * rate}], weight_decay=0.01)
     rates = [group["lr"] for group in optimizer.param_groups]
-    half = (
-        device.type != "cpu" or torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    half = device.type != "cpu" or _cpu_has_bfloat16()
     started, mean = time.monotonic(), 0.0
     network.train()
     for number, group in enumerate(groups):
@@ -425,16 +430,19 @@ def distil(args: argparse.Namespace) -> None:
     """Train the shipped network on packed pairs, after a teacher if there is one, and save it."""
     torch.manual_seed(0)
     pairs, tokenizer = unpack(args.packed)
+    own = args.shipped / "tokenizer.json"
+    if tokenizer != own.read_text(encoding="utf-8"):
+        raise SystemExit(
+            f"{args.packed} was packed with another tokenizer than {own}; pack it anew with small_verifier.py --pack"
+        )
     teacher = None
     if args.teacher:
         vocabulary = Tokenizer.from_str(tokenizer).get_vocab()
         teacher = make_teacher(args.teacher, sorted(vocabulary, key=vocabulary.__getitem__)).to(DEVICE)
-        known = [place for place, label in enumerate(pairs.labels) if label != UNLABELLED]
-        train(teacher, some(pairs, known[: args.teacher_pairs]), args.teacher_rate, 1, args.teacher_batch)
+        train(teacher, draw(pairs, args.teacher_pairs, False, 1), args.teacher_rate, 1, args.teacher_batch)
         teacher.eval().requires_grad_(False)
     network = PairNetwork.shipped(args.shipped).to(DEVICE)
-    places = [place for place, label in enumerate(pairs.labels) if teacher is not None or label != UNLABELLED]
-    train(network, some(pairs, places[: args.pairs]), args.rate, 2, args.batch, teacher, args.trust)
+    train(network, draw(pairs, args.pairs, teacher is not None, 2), args.rate, 2, args.batch, teacher, args.trust)
     save(network, tokenizer, args.out)
 
 

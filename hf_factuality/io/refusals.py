@@ -49,22 +49,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _absent(error: FileNotFoundError) -> str:
-    """What is not there, and what to give instead; empty if the error names no path."""
-    if error.errno is None or not isinstance(error.filename, (str, os.PathLike)):
-        return ""  # raised by somebody who says more than that
-    path = Path(error.filename)
-    place = next((folder for folder in path.parents if folder.is_dir()), None)
-    if place is None or place != path.parent:
-        gone = next((folder for folder in reversed(path.parents) if not folder.exists()), path.parent)
-        begun = "" if path.is_absolute() else f", from this folder ({Path.cwd()}) on"
-        return f"there is no {path}, nor a folder {gone}; give a path that exists{begun}"
+    """Message for a missing path, with the nearest file name; empty if the error names no single path that is missing."""
+    name = error.filename
+    if error.errno is None or error.filename2 is not None or not isinstance(name, (str, os.PathLike)) or not str(name):
+        return ""
+    path = Path(name)
+    if os.path.lexists(path):
+        return ""  # a link to something that is missing
+    folder = path.parent
+    if not folder.is_dir():
+        missing = next((parent for parent in reversed(path.parents) if not parent.exists()), folder)
+        start = "" if path.is_absolute() else f"; relative paths start at {Path.cwd()}"
+        return f"there is no {path}: the folder {missing} does not exist{start}"
     try:
-        there = os.listdir(place)
+        names = os.listdir(folder)
     except OSError:
-        there = []
-    hint = nearest(path.name, there)
-    where = f"the folder {place}" if path.parent != Path() else f"this folder ({Path.cwd()})"
-    return f"there is no {path.name} in {where}; {hint or 'give a path that exists'}"
+        names = []
+    where = f"the folder {folder}" if folder != Path() else f"this folder ({Path.cwd()})"
+    return f"there is no {path.name} in {where}; {nearest(path.name, names) or 'give a path that exists'}"
 
 
 def run_script(main: Callable[[], Any], program: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """How commands and scripts end when they refuse their input, and that a bug keeps its traceback."""
 
 import json
+import os
 
 import pytest
 
@@ -110,5 +111,19 @@ def test_a_path_that_is_not_there_is_named_with_what_to_give(tmp_path, monkeypat
     )
     assert said("zzz") == f"verify.py: there is no zzz in this folder ({tmp_path}); give a path that exists\n"
     assert said("runs/zzz") == "verify.py: there is no zzz in the folder runs; give a path that exists\n"
-    assert "there is no gone/further/a.jsonl, nor a folder gone; " in said("gone/further/a.jsonl")
-    assert f"nor a folder {tmp_path / 'gone'}; " in said(tmp_path / "gone" / "a.jsonl")
+    assert said("gone/further/a.jsonl") == (
+        "verify.py: there is no gone/further/a.jsonl: the folder gone does not exist; "
+        f"relative paths start at {tmp_path}\n"
+    )
+    gone = tmp_path / "gone"
+    assert said(gone / "a.jsonl") == f"verify.py: there is no {gone / 'a.jsonl'}: the folder {gone} does not exist\n"
+
+
+def test_other_errors_of_missing_paths_keep_their_words(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    for main in (lambda: open("link"), lambda: open(""), lambda: os.rename("real", "gone/real")):
+        with pytest.raises(SystemExit):
+            run_script(main, "verify.py")
+        assert "[Errno 2] No such file or directory" in capsys.readouterr().err

@@ -294,7 +294,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         return _with_bound(words, at, Quantity(low * size, high * size, "area", bases[end + 1], 0, False, at, end + 2))
     if following == "time" and end < count and words[end] == "times":
         return _with_bound(words, at, Quantity(low, high, "times", "", 0, False, at, end + 1))
-    if following in _UNITS and (len(following) > 1 or start.isdigit()):
+    if following in _UNITS and (len(following) > 1 or start.isdigit() and not _initial(words, at, end, value)):
         kind, factor = _UNITS[following]
         if kind == "time" and bases[end] == "year" and words[end + 1 : end + 2] == ["old"]:
             kind = "age"
@@ -347,6 +347,17 @@ def near_month(words: Sequence[str], at: int) -> bool:
 def near_number(words: Sequence[str], at: int) -> bool:
     around = (*words[max(at - 1, 0) : at], *words[at + 1 : at + 2])
     return any(word[0].isdigit() for word in around)
+
+
+def _initial(words: Sequence[str], at: int, end: int, year: float) -> bool:
+    """Whether a letter behind a number is that of a name: "In 1994 W. Deming died"."""
+    return (
+        words[end] in ("l", "w")
+        and 1000 <= year <= 2100
+        and end == at + 1
+        and len(words[at]) == 4
+        and _dated(words, at, end)
+    )
 
 
 def _dated(words: Sequence[str], at: int, end: int) -> bool:
