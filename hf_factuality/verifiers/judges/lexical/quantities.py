@@ -84,6 +84,13 @@ for _kind, _text in {
 _CURRENCY = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "usd": "dollar", "eur": "euro", "gbp": "pound"} | {
     word: word for word in "dollar euro yen franc rupee cent krona peso".split()
 }
+# "144 US dollars", "20 pounds sterling".
+_NAMED_CURRENCY = {
+    ("us", "dollar"): "dollar",
+    ("u.s", "dollar"): "dollar",
+    ("pounds", "sterling"): "pound",
+    ("pound", "sterling"): "pound",
+}
 # "$5M", "€3bn": a letter is a scale behind a sign of money alone.
 _MONEY_SCALES = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9, "tn": 10**12}
 _BOUNDS = (
@@ -119,9 +126,11 @@ def _value(words: Sequence[str], at: int) -> tuple[float, int] | None:
         while end < len(words) and words[end] in _SCALES:
             total, end = total * _SCALES[words[end]], end + 1
         return total, end
+    if word == "a" and words[end : end + 1] == ["dozen"]:
+        return _WORDS["dozen"], end + 1
+    if word == "a" and end < len(words) and words[end] in ("hundred", "thousand", "million", "billion"):
+        word = "one"
     if word not in _WORDS or word == "decade":
-        if word == "a" and end < len(words) and words[end] in ("hundred", "thousand", "million", "billion", "dozen"):
-            return (_SCALES | {"dozen": 12})[words[end]], end + 1
         if word == "hundred" or word == "thousand":
             return _SCALES[word], end
         return None
@@ -137,12 +146,23 @@ def _value(words: Sequence[str], at: int) -> tuple[float, int] | None:
             part += _WORDS[word]
         elif word == "-" and end + 1 < len(words) and words[end + 1] in _ONES and part % 10 == 0 and part >= 20:
             pass
-        elif word == "and" and part and part % 100 == 0 and end + 1 < len(words) and words[end + 1] in _WORDS:
+        elif word == "and" and words[max(at - 1, 0)] != "between" and _goes_on(words, end, total, part):
             pass
         else:
             break
         end += 1
     return total + part, end
+
+
+def _goes_on(words: Sequence[str], at: int, total: float, part: float) -> bool:
+    """Whether the "and" there is one within a number ("two hundred and five"), and not between two ("two hundred and three hundred")."""
+    end = at + 1
+    while end < len(words) and (words[end] in _WORDS or words[end] == "-"):
+        end += 1
+    after = words[end] if end < len(words) else ""
+    if end == at + 1 or not (part % 100 == 0 if part else total):
+        return False
+    return after != "hundred" if part else after not in _SCALES
 
 
 _STARTS = {
@@ -246,7 +266,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         return None
     if (first := _value(words, at)) is None:
         return None
-    if word == "one" and not (first[1] < count and (words[first[1]] in ("in", "out") or bases[first[1]] in _UNITS)):
+    alone = word == "one" and first[1] == at + 1
+    if alone and not (first[1] < count and (words[first[1]] in ("in", "out") or bases[first[1]] in _UNITS)):
         return None  # "one of them", "the one"
     value, end = first
     if end < count and words[end] in _HALF_DAYS and value in range(1, 13) and words[end + 1 : end + 2] != ["i"]:
@@ -287,6 +308,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         )
     if following in _CURRENCY:
         return _with_bound(words, at, Quantity(low, high, "money", _CURRENCY[following], 0, False, at, end + 1))
+    if end + 1 < count and (named := _NAMED_CURRENCY.get((words[end], bases[end + 1]))):
+        return _with_bound(words, at, Quantity(low, high, "money", named, 0, False, at, end + 2))
     if following == "-" and end + 1 < count:
         following, end = _singular(words[end + 1], bases[end + 1]), end + 1
     if following == "square" and end + 1 < count and _UNITS.get(bases[end + 1], ("",))[0] == "length":
