@@ -1,5 +1,6 @@
 """The training of the network of `small`: what it reads, its losses, and the shipped network as a start."""
 
+import math
 import random
 import sys
 from argparse import Namespace
@@ -23,11 +24,11 @@ from _small_training import (  # noqa: E402
     batches,
     distance_to,
     distil,
+    draw,
     encode,
     loss_of,
     pack,
     padded,
-    some,
     unpack,
 )
 
@@ -66,11 +67,29 @@ def test_packed_pairs_are_the_same(encoded, tokenizer, tmp_path):
     assert unpack(tmp_path / "pairs.xz")[0] == alone
 
 
-def test_every_pair_is_in_one_batch_and_blocks_stay_together(encoded):
-    found = batches(encoded, 8, seed=1)
-    assert sorted(place for batch in found for place in batch) == [*range(len(encoded.ids))]
-    assert max(map(len, found)) <= 8 and found != batches(encoded, 8, seed=2)
-    assert batches(some(encoded, range(3)), 8, seed=1) in ([[0, 1, 2]], [[0, 2, 1]], [[1, 0, 2]])
+def test_every_pair_is_in_one_batch_and_most_blocks_are_whole():
+    """Of blocks of four in batches of eight, all of one length, none is split."""
+    pairs = Encoded([[2, 5, 3, 6, 3]] * 40, [3] * 40, [0, 1] * 20, [place // 4 for place in range(40)])
+    found = batches(pairs, 8, seed=1)
+    assert sorted(place for batch in found for place in batch) == [*range(40)]
+    assert all(len(batch) == 8 and len({pairs.blocks[place] for place in batch}) == 2 for batch in found)
+    assert found == batches(pairs, 8, seed=1) != batches(pairs, 8, seed=2)
+
+
+def test_pairs_are_drawn_by_evidence(encoded):
+    labels = [UNLABELLED if place % 5 == 0 else label for place, label in enumerate(encoded.labels)]
+    pairs = encoded._replace(labels=labels)
+    few = draw(pairs, 12, False, seed=1)
+    assert 12 <= len(few.ids) < 20 and UNLABELLED not in few.labels
+    for block in {*few.blocks}:
+        assert few.blocks.count(block) == sum(
+            own == block and label != UNLABELLED for own, label in zip(pairs.blocks, labels, strict=True)
+        )
+    whole = draw(pairs, None, True, seed=1)
+    assert sorted(zip(whole.starts, whole.labels, whole.blocks, strict=True)) == sorted(
+        zip(pairs.starts, labels, pairs.blocks, strict=True)
+    )
+    assert draw(pairs, 12, False, seed=2) != few
 
 
 def test_the_shipped_network_is_trained_further(encoded, pairs):
@@ -85,8 +104,17 @@ def test_pairs_without_a_label_are_left_to_the_teacher():
     logits = torch.tensor([[2.0, 0.0, -1.0], [1.0, 0.5, 0.0], [0.0, 3.0, 0.0]])
     labels = torch.tensor([0, UNLABELLED, FALSE])
     assert loss_of(logits, labels) == loss_of(logits[[0, 2]], labels[[0, 2]])
-    assert distance_to(logits, logits) == 0
-    assert distance_to(logits, logits + torch.tensor([1.0, 0.0, 0.0])) > 0
+
+
+def test_losses_by_hand():
+    """Two classes of equal odds and one that is out of the question: a half each."""
+    even, sure = torch.tensor([[0.0, 0.0, -50.0]]), torch.tensor([[math.log(3), 0.0, -50.0]])
+    assert loss_of(sure, torch.tensor([FALSE])).item() == pytest.approx(math.log(4))
+    assert loss_of(sure, torch.tensor([0])).item() == pytest.approx(math.log(4 / 3))
+    assert distance_to(even, even).item() == pytest.approx(0)
+    # of the teacher's shares: 3/4 log(3/4 : 1/2) + 1/4 log(1/4 : 1/2), and .02 of log(3) squared
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5) + 0.02 * math.log(3) ** 2
+    assert distance_to(sure, even).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_claims_by_edits_have_no_label(pairs):
@@ -117,18 +145,34 @@ def teacher(tokenizer, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("with_teacher", [True, False])
-def test_training_on_packed_pairs(encoded, tokenizer, teacher, tmp_path, with_teacher):
-    unlabelled = encoded._replace(labels=[*encoded.labels[:-8], *[UNLABELLED] * 8])
-    pack(unlabelled, tokenizer, tmp_path / "pairs.xz")
-    settings = dict(teacher_pairs=16, teacher_rate=1e-3, teacher_batch=8, pairs=16, rate=0.2, batch=8, trust=0.5)
-    distil(Namespace(packed=tmp_path / "pairs.xz", shipped=SHIPPED, teacher=str(teacher) if with_teacher else None,
-                     out=tmp_path / "out", **settings))  # fmt: skip
-    before, after = (load_file(folder / "weights.safetensors") for folder in (SHIPPED, tmp_path / "out"))
+def changed(folder):
+    before, after = (load_file(own / "weights.safetensors") for own in (SHIPPED, folder))
     assert {name: (it.shape, it.dtype) for name, it in before.items()} == {
         name: (it.shape, it.dtype) for name, it in after.items()
     }
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert "encoder.layer.5.output.dense.weight" in changed and "head.weight" in changed
-    assert not any("embeddings" in name for name in changed)
-    assert (tmp_path / "out" / "tokenizer.json").read_text(encoding="utf-8") == tokenizer
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def test_training_on_packed_pairs(encoded, tokenizer, teacher, tmp_path):
+    pack(encoded._replace(labels=[0, *[UNLABELLED] * 7, *encoded.labels[8:]]), tokenizer, tmp_path / "pairs.xz")
+    settings = dict(teacher_pairs=16, teacher_rate=1e-3, teacher_batch=8, pairs=16, rate=0.2, batch=8)
+
+    def run(name, **others):
+        out = tmp_path / name
+        distil(Namespace(packed=tmp_path / "pairs.xz", shipped=SHIPPED, out=out, **settings, **others))
+        found = changed(out)
+        assert "encoder.layer.5.output.dense.weight" in found and "head.weight" in found
+        assert not any("embeddings" in name or "layer.0." in name for name in found)  # on a CPU
+        assert (out / "tokenizer.json").read_text(encoding="utf-8") == tokenizer
+        return load_file(out / "weights.safetensors")["head.weight"]
+
+    alone = run("alone", teacher=None, trust=0.5)
+    assert torch.equal(alone, run("again", teacher=None, trust=0.9))
+    little, much = (run(f"{trust}", teacher=str(teacher), trust=trust) for trust in (0.1, 0.9))
+    assert not torch.equal(little, much) and not torch.equal(little, alone)
+
+
+def test_pairs_of_another_tokenizer_are_refused(encoded, tmp_path):
+    pack(encoded, "{}", tmp_path / "pairs.xz")
+    with pytest.raises(SystemExit, match="pairs.xz was packed with another tokenizer than .*tokenizer.json"):
+        distil(Namespace(packed=tmp_path / "pairs.xz", shipped=SHIPPED))
