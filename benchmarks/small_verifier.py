@@ -51,7 +51,7 @@ LONGER = ["answers_passages", "summaries"]
 NEAR = "dates negations numbers roles wordings distractors sentences replies".split()
 NEARER = "amounts quantifiers denials converses attributions times mixed statements".split()
 LATEST = "descriptions comparisons relations opposites durations rewordings assertions ten_kinds".split()
-NEWEST = "actors briefs calendar details directions everyday_answers figures findings lives meanings notices places_and_things restated sets singles".split()
+NEWEST = "actors briefs calendar details directions doubles everyday_answers figures findings ledgers lives meanings notices otherwise parties places_and_things restated rivals sets singles".split()
 """Files of `small_pairs/`."""
 ALL = 100_000
 TEMPLATES, TWIN_PAIRS = 79_000, 68_000

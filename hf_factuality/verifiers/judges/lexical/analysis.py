@@ -122,10 +122,18 @@ def split_words(text: str) -> tuple[list[str], list[tuple[int, int]], set[int]]:
         elif "'" in lower[1:] and lower.endswith(("'s", "'re", "'ll", "'ve", "'d", "'m")):
             owners |= {len(forms)} if lower.endswith("'s") else set()
             forms.append(piece[: piece.index("'")])
+        elif piece == "-" and _is_sign(text, found.start(), forms):
+            forms.append("−")
         else:
             forms.append(piece)
         places += [found.span()] * (len(forms) - len(places))
     return forms, places, owners
+
+
+def _is_sign(text: str, at: int, before: list[str]) -> bool:
+    """Whether a hyphen is that of "showed -20", and not of "COVID-19", "10 -20" or "- 5"."""
+    alone = not at or text[at - 1].isspace() or text[at - 1] in "([:"
+    return alone and text[at + 1 : at + 2].isdigit() and not (before and before[-1][-1].isdigit())
 
 
 @lru_cache(maxsize=1 << 13)

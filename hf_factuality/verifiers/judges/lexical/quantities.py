@@ -323,8 +323,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
             kind = "age"
         if following == "°" and words[end + 1 : end + 2] in (["c"], ["f"]):
             following, end = following + words[end + 1], end + 1
-        if kind == "temperature" and words[end + 1 : end + 3] == ["below", "zero"]:
-            sign = -1.0
+        if kind == "temperature" and words[end + 1 : end + 3] in (["below", "zero"], ["above", "zero"]):
+            sign, end = -1.0 if words[end + 1] == "below" else 1.0, end + 2
         low, high = sorted((sign * low * factor, sign * high * factor))
         one = Quantity(low, high, kind, following, 0, False, at, end + 1)
         if kind == "length" and (words[end + 1 : end + 3] == ["per", "hour"] or words[end + 1 : end + 2] == ["h"]):
