@@ -65,8 +65,8 @@ def _absent(error: FileNotFoundError) -> str:
         names = os.listdir(folder)
     except OSError:
         names = []
-    where = f"the folder {folder}" if folder != Path() else f"this folder ({Path.cwd()})"
-    return f"there is no {path.name} in {where}; {nearest(path.name, names) or 'give a path that exists'}"
+    where = f"{path}" if folder != Path() else f"{path} in this folder ({Path.cwd()})"
+    return f"there is no {where}; {nearest(path.name, names) or 'give a path that exists'}"
 
 
 def run_script(main: Callable[[], Any], program: str | None = None) -> None:

@@ -110,7 +110,7 @@ def test_a_path_that_is_not_there_is_named_with_what_to_give(tmp_path, monkeypat
         f"verify.py: there is no answer.jsonl in this folder ({tmp_path}); did you mean answers.jsonl?\n"
     )
     assert said("zzz") == f"verify.py: there is no zzz in this folder ({tmp_path}); give a path that exists\n"
-    assert said("runs/zzz") == "verify.py: there is no zzz in the folder runs; give a path that exists\n"
+    assert said("runs/zzz") == "verify.py: there is no runs/zzz; give a path that exists\n"
     assert said("gone/further/a.jsonl") == (
         "verify.py: there is no gone/further/a.jsonl: the folder gone does not exist; "
         f"relative paths start at {tmp_path}\n"
