@@ -65,7 +65,7 @@ SAME_NUMBER, SAME_WORDS = 4.0, 0.75
 WORKED_OUT = 0.7
 # Lowered, where the evidence has no content word of the claim: the network knows paraphrases, and takes "The claim is supported." for
 # one.
-NOTHING_SHARED = 2.0
+NOTHING_SHARED = 2.5
 SENTENCE_WORDS = 4
 """Less than so many words are no sentence to the network."""
 # Of a long claim about many sentences the network has read too little: there the words decide, and of its log odds a part is added.
@@ -240,7 +240,8 @@ def _is_read(claim: str, reading: WordReading) -> bool:
     """Whether the network has a say."""
     if not reading.features or reading.copied or _has_unknown_words(claim):
         return False
-    if len(claim.split()) < SENTENCE_WORDS and (reading.features["words"] == 1 or not analyse(claim).content):
+    words = sum(any(map(str.isalnum, word)) for word in claim.split())
+    if words < SENTENCE_WORDS and (reading.features["words"] == 1 or not analyse(claim).content):
         return False  # a fragment, of which the evidence has nothing
     # Of a claim that is cut the network has not seen the end; a token has a letter or more.
     return len(claim) <= LONGEST_CLAIM or load_network().tokens(claim) <= LONGEST_CLAIM
