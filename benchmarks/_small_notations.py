@@ -11,10 +11,11 @@ from collections.abc import Callable
 from _small_facts import GOODS, GROUPS, MONTHS, NUMBERS, THINGS, TOWNS, draw_firms, draw_people
 from _small_forms import TEAMS, Form, draw_named, draw_things, rows
 
+from hf_factuality.verifiers.judges.lexical.text import ORDINALS
+
 
 SOURCE = "notations"
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-RANKS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 # What is measured, and its units: those that may be taken for each other, and other ways to write the unit.
 UNITS = rows(
     "is {} high|metres=m=meters|feet=ft; is {} long|kilometres=km|miles=mi; weighs {}|kilograms=kg=kilos|grams=g|pounds=lb|tonnes=t; "
@@ -73,12 +74,10 @@ def in_words(number: int) -> str:
 
 def ordinal_in_words(number: int) -> str:
     """Up to 99."""
-    if number <= 12:
-        return RANKS[number - 1]
+    if number < len(ORDINALS):
+        return ORDINALS[number]
     ten, one = divmod(number, 10)
-    if one and number > 20:
-        return f"{TENS[ten - 2]}-{RANKS[one - 1]}"
-    return in_words(number).removesuffix("y") + ("ieth" if number % 10 == 0 else "th")
+    return f"{TENS[ten - 2]}-{ORDINALS[one]}" if one else f"{TENS[ten - 2].removesuffix('y')}ieth"
 
 
 def ordinal(number: int) -> str:

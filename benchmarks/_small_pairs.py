@@ -242,9 +242,8 @@ def edited_pairs(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     for evidence, claims in rng.sample([*blocks.items()], len(blocks)):
         near = Stock.of([evidence, *claims])
         for claim in claims:
-            tries = (EDITS[name](claim, near, rng) for name in rng.sample([*EDITS], 3))
-            edited = next((it for it in tries if it and it not in claims), None)
-            if edited:
+            edited, _ = _edited(evidence, claim, near, near, rng)
+            if edited and edited not in claims:
                 found.append((evidence, edited, UNLABELLED, "edited"))
         if len(found) >= count:
             break

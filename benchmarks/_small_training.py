@@ -3,8 +3,7 @@
     python benchmarks/small_verifier.py --data DATA --sources DIR --pack pairs.xz          # where the data are
     python benchmarks/_small_training.py pairs.xz --teacher FOLDER --out DIR               # where the GPU is
 
-The second trains the shipped network further. It needs torch, transformers, tokenizers and safetensors, and this file, `_small_facts.py`
-and the folder of the shipped weights. FOLDER has a larger encoder, all-mpnet-base-v2 for one: it learns the pairs first, and then the
+The second trains the shipped network further. Of libraries it needs torch, transformers, tokenizers and safetensors. FOLDER has a larger encoder, all-mpnet-base-v2 for one: it learns the pairs first, and then the
 small network learns from them and from what it says of them.
 """
 
@@ -27,15 +26,18 @@ from _small_facts import FALSE, SUPPORTED, UNLABELLED, Pair
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedModel
+
+from hf_factuality.verifiers.judges.small.network import FOLDER as SHIPPED
+from hf_factuality.verifiers.judges.small.network import HEADS, halves
+from hf_factuality.verifiers.judges.small.network import LONGEST as LONGEST_READ
+from hf_factuality.worlds.lm import has_bfloat16
 
 
 BATCH, LONGEST, LONGEST_CLAIM = 32, 192, 64
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # On a CPU the backward pass of the fused attention is slower by a fifth of the whole.
 ATTENTION = "sdpa" if DEVICE == "cuda" else "eager"
-HEADS = 12
-SHIPPED = Path(__file__).resolve().parent.parent / "hf_factuality/verifiers/judges/small"
 PIECES = 15_872
 """Pieces of words that the network knows: with all 30,522 of its base the weights would not fit into 25 MB."""
 ALIKE = 40
@@ -73,61 +75,61 @@ class PairNetwork(nn.Module):
     """The network of `hf_factuality.verifiers.judges.small.network`, as it is trained, or a larger one of the same head.
 
     Args:
-        base (`str`): Folder of an encoder. One without token types gets vectors of its own for the tokens of the claim.
-        dropout (`float`): Of states; attention has none.
+        bert (`PreTrainedModel`): An encoder. One without token types gets vectors of its own for the tokens of the claim.
     """
 
-    def __init__(self, base: str, dropout: float = 0.0):
+    def __init__(self, bert: PreTrainedModel):
         super().__init__()
-        self.bert = AutoModel.from_pretrained(
-            base,
-            add_pooling_layer=False,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=0.0,
-            attn_implementation=ATTENTION,
-        )
-        size = self.bert.config.hidden_size
-        typed = getattr(self.bert.config, "type_vocab_size", 0) >= 2
+        self.bert, size = bert, bert.config.hidden_size
+        typed = getattr(bert.config, "type_vocab_size", 0) >= 2
         self.types = None if typed else nn.Embedding.from_pretrained(torch.zeros(2, size), freeze=False)
         self.norm, self.head = nn.LayerNorm(3 * size), nn.Linear(3 * size, 3)
 
-    def keep_pieces(self, old: Sequence[int]) -> None:
-        """Word vectors of these ids only, at values that four bits hold; they are not trained."""
-        self.pieces = in_four_bits(self.bert.embeddings.word_embeddings.weight.detach()[list(old)])
-        self.bert.embeddings.word_embeddings = nn.Embedding.from_pretrained(self.pieces[0] * self.pieces[1])
+    @classmethod
+    def of(cls, base: str, dropout: float = 0.0) -> PairNetwork:
+        """With the encoder of a folder; `dropout` is of states, attention has none."""
+        return cls(
+            AutoModel.from_pretrained(
+                base,
+                add_pooling_layer=False,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=0.0,
+                attn_implementation=ATTENTION,
+            )
+        )
 
     @classmethod
     def shipped(cls, folder: Path) -> PairNetwork:
         """With the weights of the package, as far as eight and four bits tell them."""
         stored = load_file(folder / "weights.safetensors")
-        state = {name: tensor.float() for name, tensor in stored.items() if not name.endswith(".scale")}
         words = "embeddings.word_embeddings.weight"
-        numbers = torch.stack([stored[words] & 15, stored[words] >> 4], -1).flatten(-2).float() - 8
-        state[words] = numbers
+        stored[words] = halves(stored[words])
+        state = {name: tensor.float() for name, tensor in stored.items() if not name.endswith(".scale")}
         for name in state:
             if f"{name}.scale" in stored:
                 state[name] = state[name] * stored[f"{name}.scale"].float()
-        network = cls.__new__(cls)
-        nn.Module.__init__(network)
-        size, layers = numbers.shape[1], 1 + max(int(name.split(".")[2]) for name in state if ".layer." in name)
-        inner = state["encoder.layer.0.intermediate.dense.weight"].shape[0]
+        pieces, size = state[words].shape
         config = BertConfig(
-            vocab_size=len(numbers),
+            vocab_size=pieces,
             hidden_size=size,
-            num_hidden_layers=layers,
+            num_hidden_layers=1 + max(int(name.split(".")[2]) for name in state if ".layer." in name),
             num_attention_heads=HEADS,
-            intermediate_size=inner,
-            max_position_embeddings=LONGEST,
+            intermediate_size=len(state["encoder.layer.0.intermediate.dense.weight"]),
+            max_position_embeddings=LONGEST_READ,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
         config._attn_implementation = ATTENTION
-        network.bert, network.types = BertModel(config, add_pooling_layer=False), None
-        network.norm, network.head = nn.LayerNorm(3 * size), nn.Linear(3 * size, 3)
-        network.pieces = numbers, stored[f"{words}.scale"].float()
+        network = cls(BertModel(config, add_pooling_layer=False))
+        network.pieces = stored[words].float(), stored[f"{words}.scale"].float()
         own = ("norm.", "head.")
         network.load_state_dict({name if name.startswith(own) else f"bert.{name}": it for name, it in state.items()})
         return network
+
+    def keep_pieces(self, old: Sequence[int]) -> None:
+        """Word vectors of these ids only, at values that four bits hold; they are not trained."""
+        self.pieces = in_four_bits(self.bert.embeddings.word_embeddings.weight.detach()[list(old)])
+        self.bert.embeddings.word_embeddings = nn.Embedding.from_pretrained(self.pieces[0] * self.pieces[1])
 
     def forward(self, ids: torch.Tensor, claim: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
         """Logits of the three classes; `claim` is 1 at the tokens of the claim."""
@@ -144,7 +146,7 @@ class PairNetwork(nn.Module):
 
 def make_teacher(base: str, pieces: Sequence[str]) -> PairNetwork:
     """A larger network that reads the pieces of the small one: of each it has the vector of the piece of that name."""
-    teacher, tokenizer = PairNetwork(base, dropout=0.1), AutoTokenizer.from_pretrained(base)
+    teacher, tokenizer = PairNetwork.of(base, dropout=0.1), AutoTokenizer.from_pretrained(base)
     special = dict(zip(SPECIAL, ("pad", "unk", "cls", "sep", "mask"), strict=True))
     ids = tokenizer.get_vocab()
     old = [getattr(tokenizer, f"{special[it]}_token_id") if it in special else ids[it] for it in pieces]
@@ -269,12 +271,6 @@ def ranking_loss(logits: torch.Tensor, labels: torch.Tensor, blocks: torch.Tenso
     return nn.functional.softplus(odds[None] - odds[:, None])[ranked].sum() / ranked.sum().clamp(min=1)
 
 
-def _cpu_has_bfloat16() -> bool:
-    from hf_factuality.worlds.lm import has_bfloat16
-
-    return has_bfloat16()
-
-
 def batches(pairs: Encoded, size: int, seed: int) -> list[list[int]]:
     """Places of the pairs of each batch: alike in length within a batch, at random among batches. Pairs of one block and about the same
     length follow each other, so that most are in one batch."""
@@ -321,7 +317,7 @@ def train(
     body = [it for it in network.parameters() if it.requires_grad and id(it) not in heads]
     optimizer = torch.optim.AdamW([{"params": body, "lr": rate}, {"params": head, "lr": 5 * rate}], weight_decay=0.01)
     rates = [group["lr"] for group in optimizer.param_groups]
-    half = device.type != "cpu" or _cpu_has_bfloat16()
+    half = device.type != "cpu" or has_bfloat16()
     started, mean = time.monotonic(), 0.0
     network.train()
     for number, group in enumerate(groups):
@@ -359,7 +355,7 @@ def save(network: PairNetwork, tokenizer: str, folder: Path) -> None:
             low, high = (numbers + 8).to(torch.uint8).unflatten(1, (-1, 2)).unbind(-1)
             stored[name], stored[f"{name}.scale"] = low | high << 4, scale.half()
         elif "position_embeddings" in name:
-            stored[name] = tensor[:LONGEST].half()
+            stored[name] = tensor[:LONGEST_READ].half()
         elif tensor.ndim == 2 and tensor.shape[1] >= 256 and name != "head.weight" and "token_type" not in name:
             scale = (tensor.abs().amax(1, keepdim=True).clamp(min=1e-8) / 127).half()
             stored[name], stored[f"{name}.scale"] = (
@@ -410,7 +406,7 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
     torch.manual_seed(0)
     texts = list({text for own in pairs.values() for pair in own for text in pair[:2]})
     written, old = fewer_pieces(Path(base) / "tokenizer.json", texts)
-    network, tokenizer = PairNetwork(base), Tokenizer.from_str(written)
+    network, tokenizer = PairNetwork.of(base), Tokenizer.from_str(written)
     network.keep_pieces(old)
     network.to(DEVICE)
     states: list[dict[str, torch.Tensor]] = []

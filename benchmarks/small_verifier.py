@@ -1,7 +1,7 @@
 """The judge `small`: training of its network, fit of its last layer, and its figures beside the lexical judge.
 
     python benchmarks/small_verifier.py --data ../shared/data                              # figures
-    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, some fifteen hours on two cores
+    python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, some sixteen hours on two cores
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --fit          # the weights of the last layer
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --pack FILE    # pairs for a GPU: `_small_training.py`
 
