@@ -294,7 +294,9 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         second = _value(words, end + 1)
         if second is not None and second[0] >= value:
             high, end = second
-    sign = -1.0 if at and words[at - 1] in ("minus", "-", "−") and (at < 2 or not words[at - 2][0].isalnum() or words[at - 2].isalpha() and words[at - 1] != "-" or words[at - 2] in ("of", "to", "at", "is", "was", "from")) else 1.0  # fmt: skip
+    # A hyphen that is a sign is a "−" by now: "- 5 apples" begins a line of a list.
+    signed = at > 0 and words[at - 1] in ("minus", "−")
+    sign = -1.0 if signed and (at < 2 or not words[at - 2][0].isalnum() or words[at - 2].isalpha()) else 1.0
     symbol = words[at - 1] if at else ""
     if symbol in _CURRENCY:
         if end < count and words[end] in _MONEY_SCALES:
@@ -345,9 +347,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
             return _with_bound(words, at, Quantity(low, high, "year", "", 0, False, at, end))
         if value <= 31 and near_month(words, at):
             return Quantity(low, high, "day", "", 0, False, at, end)
-    return _with_bound(
-        words, at, Quantity(sign * low, sign * high, "count", _counted(words, bases, end), 0, False, at, end)
-    )
+    low, high = sorted((sign * low, sign * high))
+    return _with_bound(words, at, Quantity(low, high, "count", _counted(words, bases, end), 0, False, at, end))
 
 
 def _singular(word: str, base: str) -> str:
