@@ -12,7 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from _small_pairs import NOT_SAID, as_read, written_pairs  # noqa: E402
 from _small_training import mean_of, ranking_loss, sample  # noqa: E402
-from small_verifier import LATEST, NATURAL, NEAR, NEARER, RUNS  # noqa: E402
+from small_verifier import LATEST, NATURAL, NEAR, NEARER, OF_RUN_15, OF_RUN_16, RUNS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,11 @@ def test_mean_of_states():
 
 def test_runs_name_files_that_there_are():
     written = {pair[3] for pair in written_pairs()[0]}
-    assert {*NATURAL, *NEAR, *NEARER, *LATEST} <= written <= {name for run in RUNS for name in run["taken"]}
+    assert (
+        {*NATURAL, *NEAR, *NEARER, *LATEST, *OF_RUN_15, *OF_RUN_16}
+        <= written
+        <= {name for run in RUNS for name in run["taken"]}
+    )
     for number, run in enumerate(RUNS, 1):
         assert all(earlier < number for earlier in run.get("averaged", {}))
         assert sum(run.get("averaged", {}).values()) < 1

@@ -359,7 +359,7 @@ def test_long_claims_about_many_sentences_are_judged_by_words_and_a_part_of_the_
     assert isinstance(reading, WordReading) and reading.score == judged(claim, *evidence, judge=LexicalJudge()).score
     read = small.evidence_read(JudgeInput(claim, evidence), reading)
     support = load_network().probabilities([(read, claim)])[0][SUPPORTED]
-    logit = math.log(reading.score / (1 - reading.score)) + 0.1 * math.log(support / (1 - support))
+    logit = math.log(reading.score / (1 - reading.score)) + 0.2 * math.log(support / (1 - support))
     assert judged(claim, *evidence).score == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-3)
 
 

@@ -374,9 +374,10 @@ def near_number(words: Sequence[str], at: int) -> bool:
 
 
 def _initial(words: Sequence[str], at: int, end: int, year: float) -> bool:
-    """Whether a letter behind a number is that of a name: "In 1994 W. Deming died"."""
+    """Whether a letter behind a number is that of a name: "In 1994 W. Deming died", also "In 1994 M. Smith left" with its full stop."""
+    stopped = words[end + 1 : end + 2] == ["."] and end + 2 < len(words) and words[at - 1 : at] == ["in"]
     return (
-        words[end] in ("l", "w")
+        (words[end] in ("l", "w") or stopped and len(words[end]) == 1)
         and 1000 <= year <= 2100
         and end == at + 1
         and len(words[at]) == 4
