@@ -35,7 +35,8 @@ from hf_factuality.verifiers.judges.small.network import (
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
-# The learned layer on what the words and the network say, after a fit on validation pairs (`benchmarks/small_verifier.py --fit`).
+# The learned layer on what the words and the network say: a fit on validation pairs (`benchmarks/small_verifier.py --fit`), in which the
+# network weighs more since run 16, as that ranks them better.
 # The intercept is the highest at which at most .10 of the false development pairs pass and all plain cases stay right.
 JOINED = {"words": 0.03, "network": 1.2, "opposite": -0.5}
 JOINED_INTERCEPT = 0.1
