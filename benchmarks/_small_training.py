@@ -126,6 +126,12 @@ class PairNetwork(nn.Module):
         network.load_state_dict({name if name.startswith(own) else f"bert.{name}": it for name, it in state.items()})
         return network
 
+    def drop(self, share: float) -> None:
+        """Drop this share of states and of attention while training."""
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = share
+
     def keep_pieces(self, old: Sequence[int]) -> None:
         """Word vectors of these ids only, at values that four bits hold; they are not trained."""
         self.pieces = in_four_bits(self.bert.embeddings.word_embeddings.weight.detach()[list(old)])
@@ -412,6 +418,7 @@ def run(base: str, pairs: Mapping[str, Sequence[Pair]], runs: Sequence[Mapping],
     states: list[dict[str, torch.Tensor]] = []
     for number, settings in enumerate(runs, 1):
         encoded = encode(tokenizer, *taken(pairs, settings, number))
+        network.drop(settings.get("dropout", 0.0))
         train(network, encoded, settings["rate"], number, settings.get("batch", BATCH))
         if "averaged" in settings:
             shares = settings["averaged"]

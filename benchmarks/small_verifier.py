@@ -3,14 +3,14 @@
     python benchmarks/small_verifier.py --data ../shared/data                              # figures
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --train BASE   # the network, some eighteen hours on two cores
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --fit          # the weights of the last layer
-    python benchmarks/small_verifier.py --data ../shared/data --bar                        # its intercept
+    python benchmarks/small_verifier.py --bar                                              # its intercept
     python benchmarks/small_verifier.py --data ../shared/data --sources DIR --pack FILE    # pairs for a GPU: `_small_training.py`
 
 DATA holds `wice/`, `fspo/` and `factscore/`. DIR has a folder per source, each a checkout of the repository that
 `_small_pairs.py` names; those that are absent are left out, and said. BASE is a folder with gte-small (MIT). `--train` writes
 `weights.safetensors` and `tokenizer.json` to `--out`, in the form that the package has them.
 
-`--held_out` measures on the pairs that nobody tunes on, too (`tests/cases/judging/held_out.jsonl`, `natural.jsonl`, `plain.jsonl`, `later.jsonl`) and prints sums only.
+`--held_out` measures on the pairs that nobody tunes on, too (`tests/cases/judging/held_out.jsonl`, `natural.jsonl`, `plain.jsonl`, `later.jsonl`, `fresh.jsonl`) and prints sums only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ NEARER = "amounts quantifiers denials converses attributions times mixed stateme
 LATEST = "descriptions comparisons relations opposites durations rewordings assertions ten_kinds".split()
 OF_RUN_15 = "actors briefs calendar details directions doubles everyday_answers figures findings ledgers lives meanings notices otherwise parties places_and_things restated rivals sets singles".split()
 OF_RUN_16 = "amounts_again answers_to_questions before_after careers cited_pages handbooks how_many in_business in_everyday in_history in_science in_sport_and_culture measured more_or_less one_detail passages_mixed processes retrieved roles_again said_otherwise several_lines short_twins speakers status_of_facts turned_round two_at_once web_pages when which_one who_is_who whole_and_part".split()
-"""Files of `small_pairs/`."""
+OF_RUN_17 = "hard_additions hard_affairs hard_amounts hard_amounts_two hard_answers hard_bounds hard_business hard_chronicles hard_comparisons hard_counts hard_daily hard_dates hard_dates_two hard_deeds hard_details hard_documents hard_everyday hard_firms hard_games hard_history hard_household hard_inferences hard_lives hard_longer hard_moments hard_nature hard_numbers hard_pairs hard_paraphrases hard_past hard_readings hard_reports hard_rewordings hard_roles hard_science hard_scopes hard_senses hard_sport hard_stage hard_studies hard_summaries hard_towns hard_turns hard_words hard_years".split()
+TWINNED = [*NEAR, *NEARER, *LATEST, *OF_RUN_15, *OF_RUN_16, *OF_RUN_17]
+"""Files of `small_pairs/`; `TWINNED` are those of near twins."""
 ALL = 100_000
 TEMPLATES, TWIN_PAIRS = 79_000, 68_000
 """Pairs that are made from `small_templates/`."""
@@ -65,7 +67,8 @@ EDITED_PAIRS = 250_000
 """Claims by edits, for a teacher to judge."""
 # The runs of the training, one after the other: what each takes of a source, the learning rate, and the share of the pairs whose
 # evidence is cut to the three closest sentences; `among`, the share with other sentences beside it; `ranked`, whether the claims about one
-# evidence are ranked. An averaged run ends with the mean of its weights and those after earlier runs, with the shares of these.
+# evidence are ranked; `dropout`, of states and attention. An averaged run ends with the mean of its weights and those after earlier runs,
+# with the shares of these.
 RUNS = (
     {"taken": {"snli": 12000, "cad": 9000, "breaking": 1500, "fm2": ALL, "fever": ALL, "conj_adv": 3000, "conj": ALL, "med": 2500,
                "help": 1000, "factcg": ALL, "wikisplit": ALL, "wice": ALL, "pararel": ALL, "hotpot": ALL, "facts": 6000},
@@ -124,11 +127,15 @@ RUNS = (
                **dict.fromkeys([*LATEST, *NEARER, *NEAR], 540), **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL], 130),
                "fm2": 2700, "fever": 900, "wikisplit": 500, "hotpot": 500, "wice": ALL, "snli": 300, "cad": 500, "factcg": 300},
      "rate": 1e-4, "batch": 64, "closest": 0.12, "among": 0.12, "ranked": True, "averaged": {15: 0.5}},
+    {"taken": {**dict.fromkeys(OF_RUN_17, ALL), **dict.fromkeys([*LATEST, *NEARER, *NEAR, *OF_RUN_15, *OF_RUN_16], 500),
+               **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL], 130), NOTATED: 11_000, TWINS: 5_000, FORMS: 6_000, SOURCE: 2_000,
+               "fm2": 6000, "fever": 1800, "wikisplit": 1000, "hotpot": 1200, "wice": ALL, "snli": 600, "cad": 1000},
+     "rate": 9e-5, "batch": 32, "dropout": 0.1, "closest": 0.12, "among": 0.12, "ranked": True, "averaged": {16: 0.5}},
 )  # fmt: skip
 """Settings of the runs."""
 PACKED = {
     "taken": {TWINS: ALL, SOURCE: ALL, FORMS: ALL, NOTATED: ALL, "edited": EDITED_PAIRS,
-              **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL, *NEAR, *NEARER, *LATEST, *OF_RUN_15, *OF_RUN_16, "by_hand"], ALL),
+              **dict.fromkeys([*LONG, *SHORT, *LONGER, *NATURAL, *TWINNED, "by_hand"], ALL),
               **dict.fromkeys(["snli", "cad", "fm2", "fever", "conj", "conj_adv", "med", "factcg", "wikisplit", "wice", "pararel", "hotpot", "facts"], ALL)},
     "rate": 1.5e-4, "closest": 0.12, "among": 0.2, "ranked": True,
 }  # fmt: skip
@@ -165,9 +172,7 @@ def pack_all(data: Path, sources: Path, file: Path) -> None:
     from _small_training import SHIPPED, encode, pack, taken
 
     pairs, _ = all_pairs(data, sources)
-    pairs["edited"] = edited_pairs(
-        [pair for name in (*NEAR, *NEARER, *LATEST, *OF_RUN_15, *OF_RUN_16) for pair in pairs[name]], EDITED_PAIRS, 3
-    )
+    pairs["edited"] = edited_pairs([pair for name in TWINNED for pair in pairs[name]], EDITED_PAIRS, 3)
     tokenizer = (SHIPPED / "tokenizer.json").read_text(encoding="utf-8")
     read, blocks = taken(pairs, PACKED, 1)
     pack(encode(Tokenizer.from_str(tokenizer), read, blocks), tokenizer, file)
@@ -176,11 +181,7 @@ def pack_all(data: Path, sources: Path, file: Path) -> None:
 FITTED = [
     SOURCE,
     *NATURAL,
-    *NEAR,
-    *NEARER,
-    *LATEST,
-    *OF_RUN_15,
-    *OF_RUN_16,
+    *TWINNED,
     *LONGER,
     "answers_articles",
     "answers_snippets",
@@ -273,7 +274,7 @@ def judging_pairs(name: str) -> list[Claim]:
 
 def plain_cases() -> list[Claim]:
     rows = json.loads((CASES.parent / "lexical.json").read_text(encoding="utf-8"))["meaning"]
-    return [(claim, (evidence,), label == "supported") for claim, evidence, label in rows]
+    return [(claim, (evidence,), label == "supported") for claim, evidence, label, *_ in rows]
 
 
 def measured(data: Path, held_out: bool) -> dict[str, list[Claim]]:
@@ -297,7 +298,7 @@ def measured(data: Path, held_out: bool) -> dict[str, list[Claim]]:
         ],
     }
     if held_out:
-        sets |= {f"{name} pairs": judging_pairs(name) for name in ("held_out", "natural", "plain", "later")}
+        sets |= {f"{name} pairs": judging_pairs(name) for name in ("held_out", "natural", "plain", "later", "fresh")}
         test = data / "wice/claim-test.jsonl"
         if test.exists():
             rows = read_jsonl(test)
@@ -326,7 +327,7 @@ def copies(judge, data: Path) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="folder of the measured claims; for all but `--bar`")
     parser.add_argument("--sources", type=Path, help="folder with the public files")
     parser.add_argument("--train", metavar="BASE", help="train from this folder with gte-small")
     parser.add_argument("--fit", action="store_true", help="fit the last layer")
@@ -335,6 +336,10 @@ def main() -> None:
     parser.add_argument("--held_out", action="store_true", help="measure on the pairs that nobody tunes on, too")
     parser.add_argument("--out", type=Path, default=Path("runs/small_verifier"))
     args = parser.parse_args()
+    if args.bar:
+        return bar()
+    if args.data is None:
+        parser.error("--data: a folder is needed for all but --bar")
     if (args.train or args.fit or args.pack) and args.sources is None:
         parser.error("--train, --fit and --pack need --sources, the folder with the public files")
     if args.train:
@@ -343,8 +348,6 @@ def main() -> None:
         run(args.train, all_pairs(args.data, args.sources)[0], RUNS, args.out)
     elif args.fit:
         fit(args.data, args.sources)
-    elif args.bar:
-        bar()
     elif args.pack:
         pack_all(args.data, args.sources, args.pack)
     else:

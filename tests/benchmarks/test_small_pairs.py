@@ -10,9 +10,10 @@ import torch
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import small_verifier  # noqa: E402
 from _small_pairs import NOT_SAID, as_read, written_pairs  # noqa: E402
 from _small_training import mean_of, ranking_loss, sample  # noqa: E402
-from small_verifier import LATEST, NATURAL, NEAR, NEARER, OF_RUN_15, OF_RUN_16, RUNS  # noqa: E402
+from small_verifier import NATURAL, RUNS, TWINNED, bar, plain_cases  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +69,23 @@ def test_mean_of_states():
 
 def test_runs_name_files_that_there_are():
     written = {pair[3] for pair in written_pairs()[0]}
-    assert (
-        {*NATURAL, *NEAR, *NEARER, *LATEST, *OF_RUN_15, *OF_RUN_16}
-        <= written
-        <= {name for run in RUNS for name in run["taken"]}
-    )
+    assert {*NATURAL, *TWINNED} <= written <= {name for run in RUNS for name in run["taken"]}
     for number, run in enumerate(RUNS, 1):
         assert all(earlier < number for earlier in run.get("averaged", {}))
         assert sum(run.get("averaged", {}).values()) < 1
+
+
+@pytest.mark.parametrize(("plain_from", "expected"), [(9.0, "0.60"), (0.3, "0.25")])
+def test_the_bar_is_the_highest_that_the_rule_allows(plain_from, expected, monkeypatch, capsys):
+    """The shares that pass rise with the intercept; the mean of both is .12 at .6, and a plain case passes from `plain_from` on."""
+    found = {436: lambda at: 0.0999 * at, 400: lambda at: 0.3 * at, 116: lambda at: float(at > plain_from - 0.01)}
+
+    def figures(judge, pairs, interval):
+        return {"false called supported": max(0.0, found[len(pairs)](small_verifier.small_judge.JOINED_INTERCEPT))}
+
+    before = small_verifier.small_judge.JOINED_INTERCEPT
+    monkeypatch.setattr(small_verifier, "figures", figures)
+    bar()
+    assert capsys.readouterr().out.splitlines()[-1] == f"JOINED_INTERCEPT = {expected}"
+    assert small_verifier.small_judge.JOINED_INTERCEPT == before
+    assert len(plain_cases()) == 116 and {target for *_, target in plain_cases()} == {True, False}

@@ -100,6 +100,18 @@ def test_the_shipped_network_is_trained_further(encoded, pairs):
     assert (mine - theirs).abs().max() < 0.06  # the package rounds what layers read
 
 
+def test_states_are_dropped_while_training(encoded):
+    network = PairNetwork.shipped(SHIPPED).train()
+    read = padded([*zip(encoded.ids[:4], encoded.starts[:4], strict=True)])
+    with torch.no_grad():
+        whole = network(*read)
+        network.drop(0.2)
+        assert not torch.allclose(network(*read), whole, atol=1e-2)
+        assert torch.equal(network.eval()(*read), whole)
+        network.train().drop(0.0)
+        assert torch.equal(network(*read), whole)
+
+
 def test_pairs_without_a_label_are_left_to_the_teacher():
     logits = torch.tensor([[2.0, 0.0, -1.0], [1.0, 0.5, 0.0], [0.0, 3.0, 0.0]])
     labels = torch.tensor([0, UNLABELLED, FALSE])
