@@ -1,6 +1,6 @@
 """Numbers of an English text with what they count: values, units, signs, bounds, percents, fractions, ranges, dates.
 
-"at least twenty-five schools" is 25 or more of "school"; "1.5 km" is 1,500 metres; "the late 1980s" are the years 1980
+"at least twenty-five schools" is 25 or more of "school"; "1.5 km" is 1,500 metres; "the late 1980s" are the years 1985
 to 1989; "two thirds of the wells" is a share of 2/3.
 """
 
@@ -108,6 +108,9 @@ _BOUNDS = (
 _BOUNDS_BY_END: dict[str, list[tuple[tuple[str, ...], int]]] = {}
 for _phrase, _bound in _BOUNDS:
     _BOUNDS_BY_END.setdefault(_phrase[-1], []).append((_phrase, _bound))
+_NARROWLY = frozenset("just slightly barely marginally little bit".split())
+_NEARLY = 0.15
+"""How far from a number something may be that is just under or just over it, as a part of the number."""
 _ABOUT = frozenset("about around roughly approximately some almost nearly circa estimated c ca".split())
 _BETWEEN = frozenset(("to", "-", "–", "—", "and"))
 _SKIPPED = frozenset(("of", "the", "a", "an", "or", "more", "us", "about", "its", "their", "all", "his", "her"))
@@ -243,7 +246,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
     ordinal, end = _ordinal(words, at)
     if ordinal is not None:
         if end < count and words[end] in ("century", "centuries"):
-            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "century", 0, False, at, end + 1)
+            first, last = _part_of(words, at, 100.0 * ordinal - 100, 100.0 * ordinal - 1)
+            return Quantity(first, last, "year", "century", 0, False, at, end + 1)
         if near_month(words, at):
             return Quantity(ordinal, ordinal, "day", "", 0, False, at, end)
         if not 0 < ordinal < 1e9:
@@ -251,7 +255,8 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         return Quantity(ordinal, ordinal, "rank", _counted(words, bases, end), 0, False, at, end)
     if _DECADE.fullmatch(word):
         low = float(word[:-1])
-        return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "decade", 0, False, at, at + 1)
+        low, high = _part_of(words, at, low, low + (99 if word.endswith("00s") else 9))
+        return Quantity(low, high, "year", "decade", 0, False, at, at + 1)
     if (clock := _CLOCK.fullmatch(word)) is not None:
         parts = [int(part) for part in clock.groups() if part]
         seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
@@ -413,6 +418,20 @@ _STOP = frozenset(
 )
 
 
+# Where a part of a decade or a century begins and ends, as shares of it; they overlap a little.
+_PARTS_OF_TIME = {"early": (0.0, 0.5), "mid": (0.3, 0.7), "late": (0.5, 1.0)}
+
+
+def _part_of(words: Sequence[str], at: int, first: float, last: float) -> tuple[float, float]:
+    """The years of a decade or century, or those of the part that the word before it names: "early", "mid-", "late"."""
+    before = [word for word in words[max(at - 2, 0) : at] if word not in ("-", "the")][-1:]
+    if not before or before[0] not in _PARTS_OF_TIME:
+        return first, last
+    begins, ends = _PARTS_OF_TIME[before[0]]
+    years = last - first + 1
+    return first + begins * years, min(first + ends * years, last)
+
+
 def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
     """With what stands before a number ("at least", "about") or behind it ("or more")."""
     bound, about = EXACT, False
@@ -421,7 +440,8 @@ def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
     for phrase, value in _BOUNDS_BY_END.get(words[at - 1], ()) if at else ():
         if tuple(words[max(at - len(phrase), 0) : at]) == phrase:
             bound = value
-            about = phrase[0] in ("almost", "nearly")
+            before = at - len(phrase) - 1
+            about = phrase[0] in ("almost", "nearly") or before >= 0 and words[before] in _NARROWLY
             break
     return one._replace(bound=bound, about=about or at > 0 and words[at - 1] in _ABOUT)
 
@@ -451,13 +471,14 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     if ours.low < ours.high and theirs.low < theirs.high and ours.kind == "count":
         # Of two ranges none follows from the other: "10 to 20", and the telephone number 555-1234.
         inside = inside and theirs.low <= ours.low + size and ours.high - size <= theirs.high
+    if ours.bound != EXACT and theirs.bound == -ours.bound and not theirs.about:
+        return CONFLICTS
+    if ours.bound != EXACT and ours.about:  # "just under 250" is less, and not much less
+        beyond = (theirs.low - ours.low) * ours.bound
+        return AGREES if -1e-9 <= beyond <= _NEARLY * abs(ours.low) else CONFLICTS
     if ours.bound == AT_LEAST:
-        if theirs.bound == AT_MOST:
-            return CONFLICTS
         return AGREES if theirs.low >= ours.low - size else CONFLICTS
     if ours.bound == AT_MOST:
-        if theirs.bound == AT_LEAST:
-            return CONFLICTS
         return AGREES if theirs.high <= ours.high + size else CONFLICTS
     if theirs.bound != EXACT and not ours.about:
         beyond = ours.low < theirs.low if theirs.bound == AT_LEAST else ours.high > theirs.high
