@@ -116,45 +116,39 @@ def test_numbered_names_in_words(text, found):
 
 
 @pytest.mark.parametrize(
-    ("said", "found", "supported"),
+    ("verb", "said", "found", "supported"),
     [
-        ("just under 250 rooms", "247 rooms", True),
-        ("just under 250 rooms", "140 rooms", False),
-        ("just under 250 rooms", "253 rooms", False),
-        ("just over 250 rooms", "253 rooms", True),
-        ("just over 250 rooms", "400 rooms", False),
-        ("slightly more than 250 rooms", "247 rooms", False),
-        ("almost 250 rooms", "140 rooms", False),
-        ("nearly 250 rooms", "240 rooms", True),
-        ("under 250 rooms", "140 rooms", True),
-        ("more than 200 rooms", "just under 250 rooms", True),
-        ("more than 300 rooms", "just under 250 rooms", False),
-        ("fewer than 300 rooms", "just over 250 rooms", True),
-        ("more than 200 rooms", "fewer than 250 rooms", False),
+        ("has", "just under 250 rooms", "247 rooms", True),
+        ("has", "just under 250 rooms", "140 rooms", False),
+        ("has", "just under 250 rooms", "253 rooms", False),
+        ("has", "just over 250 rooms", "253 rooms", True),
+        ("has", "just over 250 rooms", "400 rooms", False),
+        ("has", "slightly more than 250 rooms", "247 rooms", False),
+        ("has", "almost 250 rooms", "140 rooms", False),
+        ("has", "nearly 250 rooms", "240 rooms", True),
+        ("has", "under 250 rooms", "140 rooms", True),
+        ("has", "more than 200 rooms", "just under 250 rooms", True),
+        ("has", "more than 300 rooms", "just under 250 rooms", False),
+        ("has", "fewer than 300 rooms", "just over 250 rooms", True),
+        ("has", "more than 200 rooms", "fewer than 250 rooms", False),
+        ("has", "just under 250 rooms", "240 to 260 rooms", False),
+        ("has", "about 250 or more rooms", "400 rooms", True),
+        ("has", "250 rooms", "just under 250 rooms", False),
+        ("was founded", "in the early 1970s", "in 1972", True),
+        ("was founded", "in the early 1970s", "in 1978", False),
+        ("was founded", "in the late 1970s", "in 1972", False),
+        ("was founded", "in the mid-1970s", "in 1975", True),
+        ("was founded", "in the 1970s", "in the late 1970s", True),
+        ("was founded", "in the late 1970s", "in the 1970s", False),
+        ("was founded", "in the early 1970s", "in the late 1960s and early 1970s", True),
+        ("was founded", "in 1972", "in the late 1970s", False),
+        ("was founded", "in the late 15th century", "in 1421", False),
+        ("was founded", "in the early 20th century", "in 1978", False),
     ],
 )
-def test_just_under_is_near(said, found, supported):
-    verdict = judge(f"The hotel has {said}.", (f"The hotel has {found}.",)).label
-    assert (verdict is Label.SUPPORTED) == supported
-
-
-@pytest.mark.parametrize(
-    ("said", "found", "supported"),
-    [
-        ("in the early 1970s", "in 1972", True),
-        ("in the early 1970s", "in 1978", False),
-        ("in the late 1970s", "in 1972", False),
-        ("in the mid-1970s", "in 1975", True),
-        ("in the 1970s", "in the late 1970s", True),
-        ("in the late 1970s", "in the 1970s", False),
-        ("in the early 1970s", "in the late 1960s and early 1970s", True),
-        ("in 1972", "in the late 1970s", False),
-        ("in the late 15th century", "in 1421", False),
-        ("in the early 20th century", "in 1978", False),
-    ],
-)
-def test_early_and_late_are_parts_of_a_decade_or_century(said, found, supported):
-    verdict = judge(f"The mill was founded {said}.", (f"The mill was founded {found}.",)).label
+def test_parts_and_near_bounds(verb, said, found, supported):
+    """Just under is not far under; the early 1970s are their first half."""
+    verdict = judge(f"The hotel {verb} {said}.", (f"The hotel {verb} {found}.",)).label
     assert (verdict is Label.SUPPORTED) == supported
 
 

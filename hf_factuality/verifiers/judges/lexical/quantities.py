@@ -23,7 +23,8 @@ AGREES, UNKNOWN, CONFLICTS = 1, 0, -1
 class Quantity(NamedTuple):
     """Values from `low` to `high` of `kind` ("length", "year", "count" ...), in the kind's own unit.
 
-    `unit` names what is counted or measured ("school", "metre"), `at` and `end` are the positions of the words.
+    `unit` names what is counted or measured ("school", "metre"), `at` and `end` are the positions of the words. With `near`, what
+    the bound allows is not far from it: "just under 250".
     """
 
     low: float
@@ -34,6 +35,7 @@ class Quantity(NamedTuple):
     about: bool
     at: int
     end: int
+    near: bool = False
 
 
 SECONDS_OF_A_YEAR = 31557600
@@ -434,16 +436,17 @@ def _part_of(words: Sequence[str], at: int, first: float, last: float) -> tuple[
 
 def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
     """With what stands before a number ("at least", "about") or behind it ("or more")."""
-    bound, about = EXACT, False
+    bound, about, near = EXACT, False, False
     if words[one.end : one.end + 2] in (["or", "more"], ["or", "longer"], ["or", "older"]):
         bound = AT_LEAST
     for phrase, value in _BOUNDS_BY_END.get(words[at - 1], ()) if at else ():
         if tuple(words[max(at - len(phrase), 0) : at]) == phrase:
             bound = value
             before = at - len(phrase) - 1
-            about = phrase[0] in ("almost", "nearly") or before >= 0 and words[before] in _NARROWLY
+            about = phrase[0] in ("almost", "nearly")
+            near = about or before >= 0 and words[before] in _NARROWLY
             break
-    return one._replace(bound=bound, about=about or at > 0 and words[at - 1] in _ABOUT)
+    return one._replace(bound=bound, about=about or at > 0 and words[at - 1] in _ABOUT, near=near)
 
 
 def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
@@ -471,11 +474,11 @@ def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     if ours.low < ours.high and theirs.low < theirs.high and ours.kind == "count":
         # Of two ranges none follows from the other: "10 to 20", and the telephone number 555-1234.
         inside = inside and theirs.low <= ours.low + size and ours.high - size <= theirs.high
-    if ours.bound != EXACT and theirs.bound == -ours.bound and not theirs.about:
+    if ours.bound != EXACT and theirs.bound == -ours.bound and not theirs.near:
         return CONFLICTS
-    if ours.bound != EXACT and ours.about:  # "just under 250" is less, and not much less
-        beyond = (theirs.low - ours.low) * ours.bound
-        return AGREES if -1e-9 <= beyond <= _NEARLY * abs(ours.low) else CONFLICTS
+    if ours.near:
+        beyond = [(value - ours.low) * ours.bound for value in (theirs.low, theirs.high)]
+        return AGREES if -1e-9 <= min(beyond) and max(beyond) <= _NEARLY * abs(ours.low) else CONFLICTS
     if ours.bound == AT_LEAST:
         return AGREES if theirs.low >= ours.low - size else CONFLICTS
     if ours.bound == AT_MOST:
